@@ -71,8 +71,8 @@ def create_app(
 ) -> FastAPI:
     """Builds the application. The engine may still be starting: until it is ready, routes answer 503.
 
-    Whoever serves it logs `app.state.access`, a line that says who may use it, and what
-    `app.state.template_warnings` returns, once the engine is ready, and closes `app.state.template_readers`.
+    The caller logs `app.state.access`, a line that says who may use the server, and what
+    `app.state.template_warnings` returns, once the engine is ready. It closes `app.state.template_readers` at the end.
 
     Args:
         observer: default: what `observability` says.
@@ -138,7 +138,7 @@ def _with_heads(router: APIRouter) -> APIRouter:
 
 
 def _add_responses(app: FastAPI, context: Context) -> None:
-    """Whoever serves the app starts and stops `app.state.unfinished_responses`, which are UnfinishedResponses."""
+    """Add /v1/responses. The server starts and stops `app.state.unfinished_responses`, an UnfinishedResponses."""
     store = ResponseStore(context.storage.database, context.config.max_stored_responses)
     background = BackgroundResponses(context.engine, store, context.storage.database)
     unfinished = app.state.unfinished_responses = UnfinishedResponses(context, store, background)
@@ -146,7 +146,7 @@ def _add_responses(app: FastAPI, context: Context) -> None:
 
 
 def _add_batches(app: FastAPI, context: Context) -> BatchStore:
-    """Files and batches. Whoever serves the app calls `app.state.files.check`, of a FileStore, and starts and stops
+    """Add files and batches. The server calls `check` of `app.state.files`, a FileStore, and starts and stops
     `app.state.batch_worker`, a BatchWorker."""
     storage = context.storage
     files, batches = FileStore(storage.database, storage.blobs), BatchStore(storage.database)
@@ -158,7 +158,7 @@ def _add_batches(app: FastAPI, context: Context) -> BatchStore:
 
 
 def _add_dashboard(app: FastAPI, context: Context, batches: BatchStore) -> None:
-    """Whoever serves the app starts and stops `app.state.sampler`; it is None with --no-ui."""
+    """Add the dashboard. The server starts and stops `app.state.sampler`, which is None with --no-ui."""
     app.state.sampler = sampler = Sampler(context.engine, context.observer) if context.config.ui else None
     if sampler is None:
         return
@@ -191,7 +191,11 @@ def open_storage(config: HttpConfig) -> Storage:
 
 
 def create_observer(engine: EngineClient, config: HttpConfig, observability: ObservabilityConfig) -> Observer:
-    """What `observability` asks for. Raises ConfigError as create_app does; whoever made it closes it."""
+    """Make the observer that `observability` asks for; the caller closes it.
+
+    Raises:
+        ConfigError: as `create_app`.
+    """
     spans = None
     if observability.enable_trace:
         names = config.served_model_name or (engine.config.source.model_path,)

@@ -35,13 +35,18 @@ class RequestMiddleware:
       proxies send the same id with several requests, and an engine request needs its own.
     - `request.state.send` goes round all layers within: for the bodies of streams, when the head has gone through them.
     - No browser is to take an answer for something else than its content type says (nosniff), and none is a page that
-      may load or run anything, but those that bring a policy of their own.
+      may load or run anything, unless it brings a policy of its own.
     - An exception that nothing else caught, a panic of a library in Rust included, becomes a 500 with an id, under
       which the log has the traceback.
     """
 
     def __init__(self, app: ASGIApp, note: NoteError, root_path: str = "") -> None:
-        """Args: note: is told of a 500."""
+        """Wrap `app`.
+
+        Args:
+            note: called for each 500.
+            root_path: the prefix that a reverse proxy strips off.
+        """
         self._app = app
         self._note = note
         self._root_path = root_path.rstrip("/")

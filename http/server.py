@@ -55,7 +55,7 @@ class ServableEngine(EngineClient, Protocol):
 
 
 class Worker(Protocol):
-    """Work of the server's own, beside requests."""
+    """Work of the server that is no request."""
 
     async def start(self) -> None:
         """Takes up what the last server left. A second call does nothing."""
@@ -87,7 +87,7 @@ async def serve_async(
 ) -> None:
     """`serve`, inside a running loop."""
     tls = make_tls_context(config)
-    with contextlib.closing(listen(config)) as listener:  # first: a second server on a port is told of the port
+    with contextlib.closing(listen(config)) as listener:  # first: a second server on a port names the port
         await _serve_on(listener, tls, engine, config, observability)
 
 
@@ -139,7 +139,11 @@ def check_settings(config: HttpConfig) -> None:
 def make_settings(
     app: FastAPI, config: HttpConfig, log_format: LogFormat, tls: ssl.SSLContext | None
 ) -> uvicorn.Config:
-    """uvicorn's configuration. Args: tls: serve HTTPS with it."""
+    """Make uvicorn's configuration.
+
+    Args:
+        tls: serve HTTPS with it; None: serve HTTP.
+    """
     limits = ConnectionLimits(config.request_read_timeout, config.response_write_timeout, config.max_connections)
     settings = uvicorn.Config(
         app,
@@ -217,7 +221,11 @@ class _Server(uvicorn.Server):
         self._is_over = asyncio.Event()
 
     def end(self, *, at_once: bool) -> None:
-        """It takes no connections any more. Args: at_once: those that there are need not be served to their end."""
+        """Take no more connections.
+
+        Args:
+            at_once: drop open connections.
+        """
         self.should_exit, self.force_exit = True, at_once
         self._is_over.set()
 

@@ -1,1 +1,1 @@
-"""What is computed: Flax NNX models, their configuration, weights and KV cache storage."""
+"""The models: Flax NNX modules, their configuration, weights and KV cache storage."""

@@ -24,13 +24,15 @@ from palladio.model.layers.mlp import GatedMLP, PlainMLP
 from palladio.model.layers.moe import SparseMLP
 from palladio.model.layers.norm import Norm
 from palladio.model.layers.rope import Rotations
-from palladio.model.layers.row_blocks import attention_rows, mlp_rows, takes_rows
 from palladio.model.spec.layer_spec import AttentionSpec, DeltaSpec, DenseSpec, LatentSpec, LayerSpec, SparseSpec
 from palladio.pallas_kernels.choice import Kernels
 
 
 class DecoderLayer(Module):
-    """Attention and MLP, with norms and residual sums where the layer's spec has them."""
+    """Attention and MLP, with norms and residual sums where the layer's spec has them.
+
+    A subclass may compute `attend` and `feed` in another way, with the same parameters.
+    """
 
     def __init__(self, context: Context, config: ModelConfig, spec: LayerSpec, kernels: Kernels, mesh: Mesh) -> None:
         norm = functools.partial(Norm, context, config.hidden_size, spec.norm)
@@ -43,38 +45,44 @@ class DecoderLayer(Module):
         self.mlp_output_norm = norm() if has_outer else None
         self.is_parallel = spec.norm_placement == "parallel"
         self.residual_scale = spec.residual_scale
-        self.kernels = kernels
         self.tokens = DividedTokens.of(config, kernels.target, mesh)
 
     def __call__(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
-        """x [T, D], and what the layer keeps of tokens, see the attention's own → both after this layer."""
-        attended, kept = self._attend(x, by, kept)
-        return self._feed(x if self.is_parallel else attended, attended, by), kept
+        """Compute the layer: x [T, D], and its cache, see the kinds of attention → both after this layer."""
+        attended, kept = self.attend(x, by, kept)
+        return self.feed(x if self.is_parallel else attended, attended, by), kept
 
-    def _attend(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
-        """The first residual sum."""
-        if isinstance(self.attention, Attention) and takes_rows(self.kernels, x):
-            norms = self.attention_norm, self.attention_output_norm
-            done = attention_rows(self.attention, norms, self.residual_scale, x, by, kept)
-            if done is not None:
-                return done
+    def attend(self, x: jax.Array, by: LayerContext, kept: Any) -> tuple[jax.Array, Any]:
+        """Compute the first half, attention.
+
+        Returns:
+            [T, D], the first residual sum, and the layer's cache.
+        """
         normed = x if self.attention_norm is None else self.attention_norm(x)
         attended, kept = self.attention(self.tokens.gather(normed), by, kept)
         return self._add(x, attended, self.attention_output_norm), kept
 
-    def _feed(self, x: jax.Array, residual: jax.Array, by: LayerContext) -> jax.Array:
-        """The second one. Args: x: what the MLP takes in, before its norm."""
-        norm = self.attention_norm if self.is_parallel else self.mlp_norm
-        if not isinstance(self.mlp, SparseMLP) and takes_rows(self.kernels, x):
-            done = mlp_rows(self.mlp, (norm, self.mlp_output_norm), self.residual_scale, x, residual)
-            if done is not None:
-                return done
-        normed = x if norm is None else norm(x)
+    @property
+    def input_norm(self) -> Norm | None:
+        """The norm before the MLP; None: there is none."""
+        return self.attention_norm if self.is_parallel else self.mlp_norm
+
+    def feed(self, x: jax.Array, residual: jax.Array, by: LayerContext) -> jax.Array:
+        """Compute the second half, the MLP.
+
+        Args:
+            x: [T, D], the MLP's input before its norm.
+            residual: [T, D]; the result is added to it.
+
+        Returns:
+            [T, D], the second residual sum.
+        """
+        normed = x if self.input_norm is None else self.input_norm(x)
         out = self.mlp(normed, by.num_tokens) if isinstance(self.mlp, SparseMLP) else self.mlp(normed)
         return self._add(residual, out, self.mlp_output_norm)
 
     def _add(self, x: jax.Array, out: jax.Array, norm: Norm | None) -> jax.Array:
-        """The residual sum."""
+        """Compute the residual sum."""
         if norm is not None:
             out = norm(out)
         return x + (out if self.residual_scale == 1.0 else out * self.residual_scale)
@@ -110,17 +118,26 @@ def _compute_layer(
 def _call_layer(
     structure: nnx.GraphDef, state: nnx.State, x: jax.Array, by: LayerContext, kept: Any
 ) -> tuple[jax.Array, Any]:
-    """A layer as a function of its own: layers of one structure are traced and lowered once, whatever their number."""
+    """Compute a layer, as a function of its own: layers of one structure are traced and lowered once."""
     return _compute_layer(structure, state, x, by, kept)
 
 
 class CausalLM(Module):
-    """A decoder-only language model over a pool of what its layers keep: pages of a KV cache, and states."""
+    """A decoder-only language model over the pool of its layers' caches: pages of a KV cache, and states."""
 
-    def __init__(self, config: ModelConfig, context: Context, kernels: Kernels, mesh: Mesh) -> None:
-        """
+    def __init__(
+        self,
+        config: ModelConfig,
+        context: Context,
+        kernels: Kernels,
+        mesh: Mesh,
+        layer: type[DecoderLayer] = DecoderLayer,
+    ) -> None:
+        """Make the modules.
+
         Args:
-            config: as it is laid out over the mesh, see TensorLayout.
+            config: the config as laid out over the mesh, see TensorLayout.
+            layer: the class of all layers.
         """
         self.config = config
         self.kernels = kernels
@@ -128,7 +145,7 @@ class CausalLM(Module):
         self.tokens = DividedTokens.of(config, kernels.target, mesh)
         self.places = tuple(CacheGroups.of(config).places)
         self.embedding = TokenTable(context, config.vocab_size, config.hidden_size)
-        self.layers = nnx.List(DecoderLayer(context, config, spec, kernels, mesh) for spec in config.layers)
+        self.layers = nnx.List(layer(context, config, spec, kernels, mesh) for spec in config.layers)
         self.norm = Norm(context, config.hidden_size, config.norm)
         has_table = config.has_head and not config.tie_word_embeddings
         self.lm_head = TokenTable(context, config.vocab_size, config.hidden_size) if has_table else None
@@ -136,14 +153,14 @@ class CausalLM(Module):
         self.score = None if classifier is None else ClassHead(context, classifier, config.hidden_size)
 
     def __call__(self, batch: ForwardBatch, kv_cache: tuple[Any, ...]) -> tuple[jax.Array, tuple[Any, ...]]:
-        """One forward step.
+        """Compute one forward step.
 
         Args:
             batch: the step's tokens.
-            kv_cache: the pool, see CacheLayout; donate them to have them written in place.
+            kv_cache: the pool, see CacheLayout; donate it to have it written in place.
 
         Returns:
-            [T, D] after the final norm, and the cache with what the step adds to it.
+            [T, D] after the final norm, and the cache after the step.
         """
         x = self.embedding.embed(batch.token_ids)
         if self.config.embedding_scale != 1.0:
@@ -165,13 +182,13 @@ class CausalLM(Module):
 
     @property
     def head(self) -> TokenTable | ClassHead | None:
-        """What logits come from, of tokens or of labels; None: the model makes none."""
+        """The source of logits, of tokens or of labels; None: the model makes none."""
         if not self.config.has_head:
             return self.score
         return self.lm_head or self.embedding
 
     def logits(self, hidden: jax.Array, num_valid_tokens: int | None = None) -> jax.Array:
-        """[R, D] → f32[R, V].
+        """Compute logits: [R, D] → f32[R, V].
 
         Args:
             hidden: rows after the final norm.
@@ -184,7 +201,7 @@ class CausalLM(Module):
         return jnp.where(jnp.arange(self.config.vocab_size) < num_valid_tokens, logits, -jnp.inf)
 
     def classify(self, hidden: jax.Array) -> jax.Array:
-        """[R, D] → f32[R, L], the logits of labels of rows after the final norm."""
+        """Compute the logits of labels from rows after the final norm: [R, D] → f32[R, L]."""
         classifier = self.config.classifier
         assert classifier is not None
         if not classifier.tokens:
@@ -194,7 +211,7 @@ class CausalLM(Module):
         return logits[:, 1:] - logits[:, :1] if classifier.is_difference else logits
 
     def _head_logits(self, hidden: jax.Array) -> jax.Array:
-        """As the language model makes them."""
+        """Compute the head's logits, scaled and capped as the language model's."""
         assert self.head is not None
         logits = self.head.logits(hidden)
         if self.config.logits_scale != 1.0:

@@ -1,4 +1,5 @@
-"""A model as a flat tuple of arrays: what jit takes. Fewer Python objects a call, so less host time a step."""
+"""A model as the flat tuple of arrays that jit takes. A call handles fewer Python objects, so a step costs less host
+time."""
 
 import dataclasses
 import math
@@ -14,11 +15,11 @@ from palladio.model.decoder import CausalLM
 
 @dataclasses.dataclass(frozen=True)
 class ModelStructure:
-    """All of a model but its arrays. Static: close over it in a traced function.
+    """A model without its arrays. Static: close over it in a traced function.
 
     Attributes:
         graphdef: the modules.
-        treedef: how the arrays lie in the state.
+        treedef: the structure of the state that holds the arrays.
     """
 
     graphdef: nnx.GraphDef
@@ -26,26 +27,26 @@ class ModelStructure:
 
 
 def flatten_model(model: CausalLM) -> tuple[ModelStructure, tuple[jax.Array, ...]]:
-    """The structure, and the arrays in a fixed order."""
+    """Split a model into its structure and its arrays, in a fixed order."""
     graphdef, state = nnx.split(model)
     leaves, treedef = jax.tree.flatten(state)
     return ModelStructure(graphdef, treedef), tuple(leaves)
 
 
 def unflatten_model(structure: ModelStructure, leaves: tuple[jax.Array, ...]) -> CausalLM:
-    """The model again; `leaves` may be tracers."""
+    """Rebuild the model; `leaves` may be tracers."""
     model: CausalLM = nnx.merge(structure.graphdef, jax.tree.unflatten(structure.treedef, leaves))
     return model
 
 
 @dataclasses.dataclass(frozen=True)
 class LogitsHead:
-    """The part of a flat model that makes logits: programs that only sample, or classify, take no other arrays.
+    """The part of a flat model that makes logits. Programs that only sample or classify take no other arrays.
 
     Attributes:
-        structure: of the whole model.
-        num_leaves: of the whole model.
-        indices: which of them `CausalLM.head` has.
+        structure: the structure of the whole model.
+        num_leaves: the number of arrays of the whole model.
+        indices: positions among these of the arrays that `CausalLM.head` uses.
     """
 
     structure: ModelStructure
@@ -59,24 +60,24 @@ class LogitsHead:
         return cls(structure, num_leaves, indices)
 
     def select(self, leaves: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        """The head's arrays, out of the whole model's."""
+        """Select the head's arrays from those of the whole model."""
         return tuple(leaves[i] for i in self.indices)
 
     def logits(self, head: tuple[jax.Array, ...], hidden: jax.Array, num_valid_tokens: int) -> jax.Array:
-        """hidden [R, D] → f32[R, V], see CausalLM.logits; `head` as `select` gives it."""
+        """Compute logits: hidden [R, D] → f32[R, V], as CausalLM.logits; `head` comes from `select`."""
         return self._model(head).logits(hidden, num_valid_tokens)
 
     def classify(self, head: tuple[jax.Array, ...], hidden: jax.Array) -> jax.Array:
-        """hidden [R, D] → f32[R, L], see CausalLM.classify; `head` as `select` gives it."""
+        """Compute class logits: hidden [R, D] → f32[R, L], as CausalLM.classify; `head` comes from `select`."""
         return self._model(head).classify(hidden)
 
     def _model(self, head: tuple[jax.Array, ...]) -> CausalLM:
-        """With the head alone."""
+        """Rebuild the model with the arrays of the head only."""
         known = dict(zip(self.indices, head, strict=True))
         leaves = tuple(known.get(i) for i in range(self.num_leaves))
         return unflatten_model(self.structure, leaves)  # type: ignore[arg-type]
 
 
 def num_bytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:
-    """Of an array on a device, where two numbers of 4 bits share a byte."""
+    """Return the bytes of an array on a device, where two 4-bit numbers share a byte."""
     return -(-math.prod(shape) * jax.dtypes.itemsize_bits(jnp.dtype(dtype)) // 8)

@@ -1,1 +1,1 @@
-"""How it is computed fast: one folder an op, each with a plain jnp reference."""
+"""Fast kernels: one folder an op, each with a plain jnp reference."""

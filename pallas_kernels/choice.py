@@ -1,4 +1,4 @@
-"""Which kernels a model runs on."""
+"""The choice of kernels for a model."""
 
 import dataclasses
 
@@ -7,9 +7,11 @@ from palladio.pallas_kernels.target import Target
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kernels:
-    """Attributes:
-    attention: backend of ragged_paged_attention, or of latent_attention; auto: by target.
-    target: what they are compiled for.
+    """Backends of a model's ops.
+
+    Attributes:
+        attention: backend of ragged_paged_attention, or of latent_attention; auto: by target.
+        target: the device that kernels are compiled for.
     """
 
     attention: str = "auto"
@@ -22,17 +24,17 @@ class Kernels:
 
     @property
     def latent_attention(self) -> str:
-        """Backend of latent_attention, of models that have it: that of the attention; for Hopper GPUs and CPUs it has
-        none of its own."""
+        """Backend of latent_attention, for models that have it: that of the attention. The op has no backend of its own
+        for Hopper GPUs and CPUs."""
         return {"gpu_mosaic": "gpu_triton", "cpu_native": "xla"}.get(self.attention, self.attention)
 
     @property
     def grouped_matmul(self) -> str:
-        """Backend of grouped_matmul: that of the attention, where both ops have one for any groups. That of gpu_mosaic
-        takes large ones only, and TPUs have XLA's."""
+        """Backend of grouped_matmul: that of the attention, where both ops have one for groups of any size. That of
+        gpu_mosaic takes large groups only, and TPUs have XLA's."""
         return "auto" if self.attention in ("tpu", "gpu_mosaic", "cpu_native") else self.attention
 
     @property
     def block_matmul(self) -> str:
-        """Backend of block_matmul: that of the attention, where both ops have one for any rows."""
+        """Backend of block_matmul: that of the attention, where both ops have one for any number of rows."""
         return {"gpu_triton": "gpu_triton", "xla": "reference", "reference": "reference"}.get(self.attention, "auto")

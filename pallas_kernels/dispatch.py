@@ -1,4 +1,4 @@
-"""How an op finds its backend: by name, or (`auto`) the first of a list that accepts the call."""
+"""Selection of an op's backend: by name, or (`auto`) the first of a list that accepts the call."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -7,12 +7,12 @@ Result = TypeVar("Result")
 
 
 def dispatch(op: str, backends: Mapping[str, Callable[[], Result]], order: tuple[str, ...], backend: str) -> Result:
-    """Calls one backend of an op.
+    """Call one backend of an op.
 
     Args:
         op: name of the op, for messages.
         backends: every backend, by name, with the call's arguments already bound.
-        order: what `auto` tries, best first. A backend that cannot do a call raises NotImplementedError.
+        order: backends that `auto` tries, best first. A backend that cannot do a call raises NotImplementedError.
         backend: a name, or "auto".
 
     Raises:

@@ -1,4 +1,5 @@
-"""What Pallas kernels by way of Mosaic GPU share: where JAX's versions differ, and how such kernels are interpreted."""
+"""Shared parts of Pallas kernels that use Mosaic GPU: differences of JAX versions, and interpretation of such
+kernels."""
 
 import functools
 import os
@@ -21,14 +22,14 @@ SWIZZLED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 
 def transposed(ref: Any) -> Any:
-    """A matrix in shared memory as its transpose, which costs nothing."""
+    """Return a matrix in shared memory as its transpose, at no cost."""
     if jax.__version_info__ < (0, 11):
         return plgpu.transpose_ref(ref, (1, 0))
     return ref.transpose((1, 0))
 
 
 def store_rows(ref: Any, values: jax.Array) -> None:
-    """Into shared memory that lies row by row, from the layout of the tensor cores: conflicts of banks are accepted."""
+    """Store values in row-major shared memory, from the layout of the tensor cores; bank conflicts are accepted."""
     if jax.__version_info__ < (0, 12):
         ref[...] = values
     else:
@@ -36,17 +37,17 @@ def store_rows(ref: Any, values: jax.Array) -> None:
 
 
 def load(ref: Any, layout: Any) -> jax.Array:
-    """Out of shared memory, into that layout."""
+    """Load from shared memory, into that layout."""
     beside = ((),) if jax.__version_info__ < (0, 12) else ()
     found: jax.Array = plgpu.load(ref, *beside, layout=layout)
     return found
 
 
 def copy_out(rows: Any, into: Callable[[jax.Array | int, int], Any], count: jax.Array) -> None:
-    """The first `count` of a warpgroup's rows [64, C] in shared memory to the device's, and waits for it.
+    """Copy the first `count` of a warpgroup's rows [64, C] from shared memory to the device's, and wait for the copy.
 
     Args:
-        into: (first, size) → where rows first … first + size - 1 go.
+        into: (first, size) → target of rows first … first + size - 1.
     """
 
     def copy(first: jax.Array | int, size: int) -> None:
@@ -62,10 +63,12 @@ def copy_out(rows: Any, into: Callable[[jax.Array | int, int], Any], count: jax.
 
 
 def fetch_all(num_steps: jax.Array, stages: jax.Array, fetch: Callable[[jax.Array], None], free: Any) -> None:
-    """What the warpgroup does that fetches, into a ring of buffers.
+    """Run the fetching warpgroup: fill a ring of buffers.
 
     Args:
-        stages: buffers of the ring. fetch: fetches what a step needs. free: a barrier of each buffer: it has been read.
+        stages: buffers of the ring.
+        fetch: fetches the data of a step.
+        free: a barrier of each buffer, which opens when the buffer has been read.
     """
     plgpu.set_max_registers(FETCH_REGISTERS, action="decrease")
 
@@ -83,7 +86,7 @@ def fetch_all(num_steps: jax.Array, stages: jax.Array, fetch: Callable[[jax.Arra
 
 
 def refusal(target: Target) -> str | None:
-    """Why no such kernel can be compiled, or interpreted, for a target; None: it can."""
+    """Return why no such kernel can be compiled, or interpreted, for a target; None: it can."""
     if target.interpret is not None:
         if jax.__version_info__ < (0, 11):
             return f"JAX {jax.__version__} cannot interpret kernels for Hopper GPUs, 0.11 and later can"
@@ -103,10 +106,10 @@ def refusal(target: Target) -> str | None:
 
 
 def auto_order(target: Target, order: tuple[str, ...]) -> tuple[str, ...]:
-    """Of the backends that `auto` would try, those that it should, for this target.
+    """Return the backends of `order` that `auto` may try for this target.
 
-    Before JAX 0.12 gpu_mosaic is only taken by name: JAX 0.10 cannot interpret its kernels, so nothing has checked
-    there what they compute, and no device has shown on any version that they are faster.
+    Before JAX 0.12 gpu_mosaic runs only by name: JAX 0.10 cannot interpret its kernels, so their results are unchecked
+    there, and no device has shown on any version that they are faster.
     """
     if target.kind.startswith("9.") and jax.__version_info__ >= (0, 12):
         return order
@@ -114,7 +117,7 @@ def auto_order(target: Target, order: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def interpreter(target: Target, num_threads: int) -> Any:
-    """For plgpu.kernel(interpret=…): None compiles; num_threads: warpgroups of a block."""
+    """Return plgpu.kernel's `interpret`: None compiles. num_threads: warpgroups of a block."""
     if target.interpret is None:
         return None
     return plgpu.InterpretGPUParams(num_cores_or_threads=num_threads, detect_races=target.interpret == "eager")

@@ -1,4 +1,4 @@
-"""What a kernel is compiled for: said by the caller, never asked of the local device while tracing."""
+"""The target of a kernel: the caller names it; tracing never asks the local device."""
 
 import dataclasses
 import re
@@ -33,14 +33,14 @@ class Target:
     """A kind of device.
 
     Attributes:
-        platform: as jax names it.
-        kind: of a TPU its generation (v4, v5e, v5p, v6e, 7x), of a GPU its compute capability (9.0), of a CPU the best
-            feature for products of bfloat16 (amx_bf16, avx512_bf16, avx512, avx2); "" if unknown.
+        platform: jax's name of it.
+        kind: generation of a TPU (v4, v5e, v5p, v6e, 7x), compute capability of a GPU (9.0), best feature of a CPU for
+            products of bfloat16 (amx_bf16, avx512_bf16, avx512, avx2); "" if unknown.
         interpret: compute Pallas kernels on this host instead of compiling them. plain: as ordinary XLA operations,
             fast; on_wait and eager: a simulated TPU, which runs a copy when it is waited for, or at once and looks for
             races.
-        is_native: of a CPU: our C++ for it has been loaded, see cpu_native.
-        has_native_int8: its products of int8 have been loaded, too.
+        is_native: for a CPU: our C++ library is loaded, see cpu_native.
+        has_native_int8: its products of int8 are loaded, too.
     """
 
     platform: Literal["cpu", "tpu", "gpu"] = "cpu"
@@ -51,7 +51,7 @@ class Target:
 
     @classmethod
     def of(cls, device: jax.Device) -> Self:
-        """The kind of a device, which may be one that only compiles."""
+        """Return the kind of a device, which may be one that only compiles."""
         if device.platform == "tpu":
             return cls("tpu", _TPU_KINDS.get(device.device_kind, ""))
         if device.platform in ("gpu", "cuda"):
@@ -59,9 +59,8 @@ class Target:
         return cls("cpu", _cpu_kind())
 
     def multiplies(self, storage: str) -> bool:
-        """Whether there is a unit for products of int8, or of float8_e4m3fn, on both sides. Elsewhere both would be
-        widened: no faster than with 16 bits on one side, and less exact. CPUs are asked for what they are told to do.
-        """
+        """Return whether the device has a unit for products of int8, or of float8_e4m3fn, on both sides. Other devices
+        would widen both: no faster than with 16 bits on one side, and less exact. CPUs do what the caller asks for."""
         if self.platform == "tpu":
             return self.kind in (_WHOLE_NUMBERS if storage == "int8" else ("7x",))
         if self.platform == "gpu":
@@ -77,8 +76,8 @@ def _cpu_kind() -> str:
 
 
 def cpu_kind(info: str) -> str:
-    """The best of _CPU_KINDS, of a CPU that Linux describes so. On Intel's cores the instruction for 32 products of
-    bfloat16 (AVX-512 BF16) is slower than two for 16 of float32; `forms_of` in cpu_native agrees."""
+    """Return the best of _CPU_KINDS for a CPU, by its description in Linux. On Intel's cores the instruction for 32
+    products of bfloat16 (AVX-512 BF16) is slower than two for 16 of float32; `forms_of` in cpu_native agrees."""
     found = re.search(r"^flags\s*:(.*)$", info, re.MULTILINE)
     flags = set(found[1].split()) if found else set[str]()
     if re.search(r"^vendor_id\s*:\s*GenuineIntel$", info, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""How a TPU kernel is run: compiled for a TPU, or interpreted on another host."""
+"""Modes of a TPU kernel: compiled for a TPU, or interpreted on another host."""
 
 import jax
 from jax.experimental.pallas import tpu as pltpu
@@ -7,7 +7,8 @@ from palladio.pallas_kernels.target import Target
 
 
 def require(target: Target) -> None:
-    """
+    """Check that the target runs TPU kernels.
+
     Raises:
         NotImplementedError: the target is no TPU, and does not ask for interpretation.
     """
@@ -16,7 +17,7 @@ def require(target: Target) -> None:
 
 
 def interpret_mode(target: Target) -> bool | pltpu.InterpretParams:
-    """What pallas_call takes as `interpret`."""
+    """Return pallas_call's `interpret` for a target."""
     if target.interpret is None or target.interpret == "plain":
         return target.interpret is not None
     if target.interpret == "on_wait":
@@ -25,5 +26,5 @@ def interpret_mode(target: Target) -> bool | pltpu.InterpretParams:
 
 
 def hbm(x: jax.Array, target: Target) -> jax.Array:
-    """Keeps an array where it is: else the compiler may bring a small cache into vector memory first."""
+    """Keep an array where it is; otherwise the compiler may bring a small cache into vector memory first."""
     return x if target.interpret is not None else pltpu.with_memory_space_constraint(x, pltpu.HBM)

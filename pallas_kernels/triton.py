@@ -1,4 +1,4 @@
-"""What Pallas kernels by way of Triton share: what they run on, in what precision they multiply, loads and stores."""
+"""Shared parts of Pallas kernels that use Triton: supported devices, precision of products, loads and stores."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ Precision = lax.Precision | lax.DotAlgorithmPreset | None
 
 
 def product_precision(dtype: jnp.dtype, target: Target) -> Precision:
-    """For operands of that dtype: what comes closest to their own precision on the tensor cores.
+    """Return the precision of products that is closest to a dtype's own on the tensor cores.
 
-    float32 is split into three products of TensorFloat. Its exact products run beside the tensor cores, far slower and
-    with more registers than there are; interpreted, they are all there is.
+    float32 is split into three products of TensorFloat. Its exact products do not use the tensor cores: they are far
+    slower and need more registers than there are. Interpreted kernels have only these.
     """
     if dtype != jnp.float32:
         return None
@@ -27,13 +27,13 @@ def product_precision(dtype: jnp.dtype, target: Target) -> Precision:
 
 
 def matmul(a: jax.Array, b: jax.Array, precision: Precision, *, transpose: bool = False) -> jax.Array:
-    """[M, C] and [C, N] ([N, C] with `transpose`) → f32[M, N]."""
+    """Multiply [M, C] and [C, N] ([N, C] with `transpose`) → f32[M, N]."""
     dimensions = (((1,), (1 if transpose else 0,)), ((), ()))
     return lax.dot_general(a, b, dimensions, precision=precision, preferred_element_type=jnp.float32)
 
 
 def refusal(target: Target) -> str | None:
-    """Why no such kernel can be compiled for a target; None: it can, or it is interpreted."""
+    """Return why no such kernel can be compiled for a target; None: it can, or it is interpreted."""
     if target.interpret is not None:
         return None
     if target.platform != "gpu":
@@ -44,14 +44,14 @@ def refusal(target: Target) -> str | None:
 
 
 def load(ref: jax.Array, index: tuple[jax.Array, ...], mask: jax.Array | None) -> jax.Array:
-    """Elements of ref at arrays of indices, 0 where the mask is False; those are not touched."""
+    """Load elements of ref at arrays of indices. Where the mask is False, the result is 0 and ref is not read."""
     other = None if mask is None else jnp.zeros((), ref.dtype)
     loaded: jax.Array = pltriton.load(_at(ref, index), mask=mask, other=other)
     return loaded
 
 
 def store(ref: jax.Array, index: tuple[jax.Array, ...], values: jax.Array, mask: jax.Array) -> None:
-    """Writes into ref at arrays of indices, where the mask is True."""
+    """Store into ref at arrays of indices, where the mask is True."""
     pltriton.store(_at(ref, index), values.astype(ref.dtype), mask=mask)
 
 

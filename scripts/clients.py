@@ -64,7 +64,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the checks of a client came to: the names of those that passed, and the others with their errors."""
+    """The result of a client's checks: the names of those that passed, and the others with their errors."""
 
     passed: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ def read_date(path: Path) -> str:
 
 
 def chosen(clients: Sequence[Client], names: Sequence[str]) -> list[Client]:
-    """Those of the given names, all without any."""
+    """Return the clients with these names; all clients without any names."""
     unknown = set(names) - {client.name for client in clients}
     if unknown:
         known = ", ".join(repr(client.name) for client in clients)
@@ -184,7 +184,7 @@ def run_client(client: Client, folder: Path, url: str, model_dir: Path) -> Outco
 
 
 def serve_command() -> str:
-    """That starts this tree's server from another environment."""
+    """Return the command that starts this tree's server from another environment."""
     path = os.environ.get("PYTHONPATH", "")
     return shlex.join(["env", f"PYTHONPATH={path}", sys.executable, "-m", "palladio", "serve"])
 

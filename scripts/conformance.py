@@ -34,11 +34,11 @@ PLUGINS = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:schemathesis")
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Of requests.
+    """A change of requests.
 
     Attributes:
         added: fields that they get, unless they have them.
-        without: fields that are taken out.
+        without: fields that are removed.
     """
 
     added: Mapping[str, Any]
@@ -126,7 +126,11 @@ def collect(source: Path, files: Sequence[str]) -> list[str]:
 def run_pytest(
     source: Path, url: str, tests: Sequence[str], arguments: Sequence[str], change: Change | None = None
 ) -> bool:
-    """Whether a test failed. Args: change: of the requests."""
+    """Run tests, and return whether one failed.
+
+    Args:
+        change: change of the requests.
+    """
     environment = os.environ | {"TEST_API_BASE_URL": f"{url}/v1"}
     plugins = list(PLUGINS)
     if change is not None:

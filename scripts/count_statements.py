@@ -26,7 +26,7 @@ PRODUCT = ("palladio", "http", "runtime", "model", "pallas_kernels", "palladio_s
 
 @dataclasses.dataclass
 class Size:
-    """Of some files together."""
+    """The size of some files together."""
 
     files: int = 0
     lines: int = 0
@@ -49,7 +49,11 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def sizes(sources: Iterator[tuple[str, str]]) -> dict[str, Size]:
-    """Room → its size. Args: sources: paths and texts; the room of `http/chat/chat_run.py` is http/chat."""
+    """Return the size of each room.
+
+    Args:
+        sources: paths and texts; the room of `http/chat/chat_run.py` is http/chat.
+    """
     rooms: dict[str, Size] = collections.defaultdict(Size)
     for path, text in sources:
         rooms[path.rpartition("/")[0] or path].add(Size(1, text.count("\n"), count_statements(text)))

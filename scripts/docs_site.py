@@ -62,12 +62,12 @@ def navigation() -> list[str]:
 
 
 def links(text: str) -> list[tuple[str, str]]:
-    """Target ("" for the page itself) and anchor of every link and picture, but for those in code."""
+    """Return target ("" for the page itself) and anchor of every link and picture, except those in code."""
     return [(target, anchor) for target, anchor in _LINK.findall(_CODE.sub("", text)) if "://" not in target]
 
 
 def anchors(text: str) -> set[str]:
-    """What a link to a page may name after #."""
+    """Return the anchors that a link to a page may name after #."""
     headings = re.findall(
         r"^#{1,6} (.+)", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
     )
@@ -80,10 +80,10 @@ def slug(heading: str) -> str:
 
 
 def problems() -> list[str]:
-    """What is wrong with pages and navigation, a line each.
+    """List the errors of pages and navigation, a line each.
 
-    Links that lead nowhere, anchors that no heading has, pages outside of the navigation, and what GitHub and the site
-    would show differently.
+    Links that lead nowhere, anchors that no heading has, pages outside of the navigation, and text that GitHub and the
+    site would show differently.
     """
     known = pages()
     listed = navigation()
@@ -146,7 +146,7 @@ def stage() -> None:
 
 
 def _file_name(file: Path) -> str:
-    """Where a file that is no page lies on the site. Source code gets .txt, so that browsers show it."""
+    """Return the site's path of a file that is no page. Source code gets .txt, so that browsers show it."""
     if file.suffix in PICTURES:
         return (file.relative_to(DOCS) if file.is_relative_to(DOCS) else file.relative_to(ROOT)).as_posix()
     return f"files/{file.relative_to(ROOT).as_posix()}.txt"

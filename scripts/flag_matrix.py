@@ -27,7 +27,7 @@ _FORMS += "print(*forms_of(pathlib.Path('/proc/cpuinfo').read_text()))"
 
 
 class Usual:
-    """What rows are compared with; each such server runs once."""
+    """The servers that rows are compared with; each runs once."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -51,7 +51,11 @@ class Usual:
 
 
 def run_rows(rows: Sequence[Row], runner: Runner, jobs: int, processor: str) -> int:
-    """Prints a line a row. Returns: how many failed."""
+    """Print a line a row.
+
+    Returns:
+        The number of failed rows.
+    """
     usual = Usual(runner)
 
     def run(row: Row) -> str | None:
@@ -77,7 +81,7 @@ def run_rows(rows: Sequence[Row], runner: Runner, jobs: int, processor: str) -> 
 
 
 def avx2_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """That shows programs a processor with AVX2 and nothing newer.
+    """Return an environment that shows programs a processor with AVX2 and nothing newer.
 
     Raises:
         BuildError: it does not; the message says why.

@@ -138,7 +138,7 @@ class Fuzz:
 
 
 def _read(path: Path) -> ModelConfig:
-    """What the front and the engine read of a folder."""
+    """Read a folder as the front and the engine do."""
     source = resolve_source(ModelSource(model_path=str(path)))
     folder = Path(source.model_path)
     read_sampling_defaults(folder)

@@ -80,14 +80,18 @@ def leave(_case: Case, _chosen: frozenset[int]) -> None:
 
 
 def make_good(case: Case, chosen: frozenset[int]) -> None:
-    """Leaves of the body the fields of these numbers, and puts good ones beside them."""
+    """Keep the body's fields of these numbers, and add good ones."""
     if isinstance(case.body, dict):
         fields = [pair for number, pair in enumerate(sorted(case.body.items())) if number in chosen]
         case.body = dict(fields) | GOOD_BODIES[case.operation.path]
 
 
 def fuzz(cases: st.SearchStrategy[Case], change: Change, deadline: float, statuses: list[int]) -> list[str]:
-    """Sends requests until the deadline; the first one that got a 5xx. Args: statuses: takes those of all answers."""
+    """Send requests until the deadline, and return the first one with a 5xx.
+
+    Args:
+        statuses: collects the statuses of all answers.
+    """
     fault: list[str] = []
 
     @seed(0)

@@ -76,7 +76,7 @@ def own_tables() -> str:
 
 
 def foreign_tables(server: str) -> str:
-    """What stands between the marks of a server's page."""
+    """Return the text between the marks of a server's page."""
     rows = [flag for flag in load_foreign_flags() if server in flag.servers]
     parts = [
         *([same_as_sglang(), other_sglang()] if server == "SGLang" else [same(SAME[server])]),

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def lowered(config: ModelConfig, num_devices: int, dtype: jax.typing.DTypeLike) -> list[str]:
-    """Of a forward step and of a head's logits."""
+    """Lower a forward step and the head's logits."""
     mesh = make_mesh(num_devices)
     structure, weights = flatten_model(abstract_model(config, dtype=dtype, mesh=mesh))
     layout = CacheLayout.of(TensorLayout.over(config, mesh).config, page_size=PAGE_SIZE, dtype=dtype)

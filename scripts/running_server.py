@@ -11,7 +11,11 @@ START_SECONDS = 300.0
 
 @contextmanager
 def running_server(command: str) -> Iterator[str]:
-    """The address of a server. Args: command: that starts it; the port is added."""
+    """Start a server, and yield its address.
+
+    Args:
+        command: command that starts it; the port is added.
+    """
     with tempfile.TemporaryDirectory() as folder:
         process, port = launch_server_cmd(f"{command} --file-storage-path {folder}", host="127.0.0.1")
         url = f"http://127.0.0.1:{port}"

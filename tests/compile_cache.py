@@ -32,7 +32,7 @@ def folder() -> Path:
 
 
 def native_folder() -> Path:
-    """Where engines keep our own C++, which takes 10 s of CPU time to compile."""
+    """Return the folder of engines' own C++, which takes 10 s of CPU time to compile."""
     return folder() / "xla" / "native"
 
 

@@ -1,4 +1,4 @@
-"""How much a function does, counted, for tests of how that grows."""
+"""Counted calls of a function, for tests of how its work grows."""
 
 import sys
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from types import FrameType
 
 
 def counted_calls(function: Callable[[], object]) -> int:
-    """Calls of functions that it makes in this thread, those of C and steps of generators included."""
+    """Count the calls of functions in this thread, including C functions and steps of generators."""
     count = 0
 
     def note(_frame: FrameType, event: str, _argument: object) -> None:

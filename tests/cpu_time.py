@@ -1,4 +1,4 @@
-"""CPU time of a piece of work, for tests of how it grows: the least of some turns, for a busy machine adds to it."""
+"""CPU time of a piece of work, for tests of how it grows: the least of some rounds, since a busy machine adds to it."""
 
 import gc
 import time
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 
 def least_cpu_seconds(work: Callable[[], object], *, enough: float = 0.0, turns: int = 5) -> float:
-    """CPU seconds of `work`, the least of `turns`; the first turn below `enough` is the last.
+    """Return the CPU seconds of `work`, the least of `turns` rounds; the first round below `enough` is the last.
 
-    Without garbage collection, whose time goes with what all tests before have left.
+    Garbage collection is off, since its time depends on the leftovers of earlier tests.
     """
     least = float("inf")
     gc.disable()

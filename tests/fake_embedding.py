@@ -1,4 +1,4 @@
-"""What FakeEngine says of a prompt where it makes embeddings."""
+"""FakeEngine's embeddings of prompts."""
 
 from collections.abc import Sequence
 

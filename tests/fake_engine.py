@@ -1,4 +1,4 @@
-"""FakeEngine: an EngineClient without a model. It says what it is told to, with the tiny tokenizer."""
+"""FakeEngine: an EngineClient without a model. It answers a given text, with the tiny tokenizer."""
 
 import asyncio
 import dataclasses
@@ -43,10 +43,9 @@ from palladio.runtime.interface.outputs.request_trace import (
 )
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
-from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 from palladio.runtime.interface.request.prompt_parts import Media
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.liveness import Liveness
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher
@@ -102,7 +101,7 @@ class FakeEngine:
         self.reset(tokenizer, reply)
 
     def reset(self, tokenizer: Tokenizer | None, reply: str | Callable[[list[int], int], str]) -> None:
-        """As if it were new: for the next test of a server that several share."""
+        """Reset everything, for the next test of a shared server."""
         self.config = EngineConfig(source=ModelSource(model_path=MODEL))
         self.tokenizer = tokenizer
         self.sampling_defaults: Mapping[str, Any] = {}

@@ -58,7 +58,7 @@ class FakeIndex:
     hold: threading.Event | None = None
 
     def ranges(self) -> list[str | None]:
-        """Of the requests of the wheel."""
+        """Return the ranges of the requests of the wheel."""
         return [asked for path, asked in self.requests if path.endswith(".whl")]
 
     def page(self) -> tuple[str, bytes]:

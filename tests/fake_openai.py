@@ -1,4 +1,4 @@
-"""A server with OpenAI's API that says what it is told to, on 127.0.0.1: for what asks servers."""
+"""A server with OpenAI's API that answers a given text, on 127.0.0.1: for tests of clients."""
 
 import contextlib
 import dataclasses

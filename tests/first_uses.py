@@ -42,7 +42,7 @@ def meter() -> None:
 
 
 def marks() -> None:
-    from palladio.runtime.text.tokenizers.detokenizer import Marks
+    from palladio.runtime.text.tokenizers.stop_strings import Marks
 
     assert [Marks.of(*given).find("xab", 0) for given in (("ab",), ("b", "a"), ("ab",))] == [
         (1, "ab"),
@@ -159,7 +159,7 @@ def compile_counts() -> None:
 
 
 def persistent_cache() -> None:
-    """Of a process that has compiled without one; then of an engine with another directory; then of one without."""
+    """Use a process that has compiled without one; then an engine with another directory; then one without."""
     import tempfile
 
     import jax
@@ -221,7 +221,7 @@ def families() -> None:
 
 
 def native_library() -> None:
-    """Without its products of int8, and then with them: those of an engine that came before had none."""
+    """Load the library without its products of int8, and then with them: an earlier engine had none."""
     import jax
     import jax.numpy as jnp
     import pytest
@@ -250,7 +250,7 @@ GROUPS: dict[str, dict[str, Use]] = {
         "runtime/text/tokenizers/stop_regex.py:StopPattern.__init__ warnings.simplefilter": stop_patterns,
         "runtime/text/templates/chat_renderer.py:compile_template": templates,
         "runtime/text/templates/template_meter.py:current_meter": meter,
-        "runtime/text/tokenizers/detokenizer.py:Marks.of": marks,
+        "runtime/text/tokenizers/stop_strings.py:Marks.of": marks,
         "runtime/text/tokenizers/stop_strings.py:StopStrings.of": stop_strings,
         "runtime/process/event_publisher.py:EventPublisher.__init__ Context.instance": event_publisher,
         "http/reasoning/harmony.py:_HEADER_END": harmony_marks,
@@ -286,7 +286,7 @@ GROUPS: dict[str, dict[str, Use]] = {
 
 
 def _num_kept(place: str) -> int | None:
-    """How much a cache, a jitted function or a table holds; None: it is nothing of the kind."""
+    """Count the entries of a cache, a jitted function or a table; None: it is none of these."""
     path, _, name = place.partition(":")
     if " " in name or "<" in name:
         return None

@@ -32,6 +32,6 @@ every_form = pytest.mark.parametrize(
 
 
 def load_every_form() -> None:
-    """Where engines of tests keep them, since compiling takes longer than all tests of them."""
+    """Load all forms from the folder of the tests' engines, since compiling takes longer than all tests of them."""
     for form in (None, *(form for form in _FORMS if form in ABLE)):
         library.load(compile_cache.native_folder(), form=form)

@@ -7,7 +7,8 @@ import pytest
 
 
 def pairwise(*choices: list[Any]) -> list[Any]:
-    """All combinations, for `parametrize`; slow are those whose pairs of values all occur in earlier chosen ones."""
+    """Return all combinations, for `parametrize`; those whose pairs of values all occur in earlier chosen ones are
+    slow."""
     left = list(itertools.product(*(range(len(values)) for values in choices)))
     wanted = {pair for one in left for pair in _pairs(one)}
     chosen = set()
@@ -25,5 +26,5 @@ def pairwise(*choices: list[Any]) -> list[Any]:
 
 
 def _pairs(one: tuple[int, ...]) -> set[tuple[tuple[int, int], tuple[int, int]]]:
-    """Of parameters' numbers and values' numbers."""
+    """Return the pairs of (number of the parameter, number of the value)."""
     return set(itertools.combinations(enumerate(one), 2))

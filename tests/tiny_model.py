@@ -120,7 +120,7 @@ def make_checkpoint(directory: Path, family: str, **overrides: Any) -> Path:
 
 
 def tiny_config(family: str, **overrides: Any) -> dict[str, Any]:
-    """What config.json holds."""
+    """Return the content of config.json."""
     return {**_COMMON, **(FAMILIES | tiny_relatives.REPACKED)[family], **overrides}
 
 
@@ -171,7 +171,7 @@ def weight_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _mlp_shapes(config: Mapping[str, Any], layer: int) -> dict[str, tuple[int, ...]]:
-    """Of a layer's MLP, or of its experts, as published checkpoints name them."""
+    """Return shapes of a layer's MLP, or of its experts, by the names of published checkpoints."""
     D, F, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
     E, small = config.get("num_experts", 0), config.get("moe_intermediate_size", 0)
     shapes: dict[str, tuple[int, ...]] = {}

@@ -1,7 +1,8 @@
-"""How the workers share the tests: a file each, but all files that use one shared fixture together; the longest first.
+"""Distribution of tests over workers: a file each, but all files that use one shared fixture together; the longest
+first.
 
-With the longest last, one worker would run them while the others have nothing left to do. How long tests take is known
-from earlier runs in this checkout, which pytest's cache keeps; without that, large files count as long ones.
+With the longest last, one worker would run them while the others are idle. Earlier runs in this checkout measured how
+long tests take, and pytest's cache keeps it; without that, large files count as long ones.
 """
 
 import ast
@@ -21,8 +22,8 @@ _RECORD = "palladio/seconds"  # in pytest's cache: id of a test → seconds
 
 
 class WorkOrder(LoadFileScheduling):
-    """Gives a worker the tests of one scope at a time: first those of which nothing is known, the largest files first,
-    then the others by their seconds."""
+    """Gives a worker the tests of one scope at a time: first unmeasured ones, the largest files first, then the others
+    by their seconds."""
 
     _is_sorted = False
 

@@ -10,12 +10,12 @@ CALL_HELP = 'To call one, answer <tool_call>\n{"name": "its name", "arguments": 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one side asks and the other answers.
+    """A question of one side and the other's answer.
 
     Attributes:
         user: the message.
-        answer: what the model is to write.
-        thought: before the answer, where thinking is on.
+        answer: the text for the model to write.
+        thought: text before the answer, if thinking is on.
     """
 
     user: str
@@ -25,11 +25,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Attributes:
-    turns: in order.
-    system: the system message.
-    tools: as OpenAI writes them.
-    thinking: whether the last turn thinks.
+    """A conversation.
+
+    Attributes:
+        turns: in order.
+        system: the system message.
+        tools: in OpenAI's form.
+        thinking: whether the last turn thinks.
     """
 
     turns: tuple[Turn, ...]
@@ -54,7 +56,7 @@ class Chat:
         return pieces
 
     def messages(self) -> list[dict[str, Any]]:
-        """What a client sends to get the last turn's answer."""
+        """Return the messages that a client sends to get the last turn's answer."""
         messages: list[dict[str, Any]] = [{"role": "system", "content": self.system}] if self.system else []
         for turn in self.turns:
             messages.append({"role": "user", "content": turn.user})
@@ -63,7 +65,7 @@ class Chat:
 
 
 def describe_tools(tools: Sequence[Mapping[str, Any]]) -> str:
-    """What the template tells of tools: a line each. Names have no space before them, so they are the same tokens
+    """Describe tools as the template does: a line each. Names have no space before them, so they are the same tokens
     here and in a call."""
     return "\n".join(["You can call these tools:", *map(_describe, tools), CALL_HELP])
 

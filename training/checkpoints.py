@@ -37,7 +37,7 @@ def save(path: Path, state: State) -> None:
 
 
 def load(path: Path, like: State) -> State:
-    """What `save` wrote, for a state of the same structure; `like` may have no optimizer, then none is read.
+    """Read a file of `save` for a state of the same structure; `like` may have no optimizer, then none is read.
 
     Raises:
         ValueError: the file is of another network.

@@ -124,7 +124,7 @@ def _conversation(source: Source) -> Chat:
 
 
 def _loosely_written(source: Source, turn: Turn) -> Turn:
-    """As people type: without the last mark, or the first capital."""
+    """Write as people type: without the last mark, or the first capital."""
     user = turn.user
     if source.chance(0.1):
         user = f"{source.phrase(_BEFORE)} {user}"

@@ -20,8 +20,8 @@ import openai
 
 from palladio.utils import launch_server_cmd, terminate_process, wait_for_server
 from training.chat import Chat
+from training.checks import CHECKS, THOUGHTFUL, Answer
 from training.corpus import make
-from training.judges import JUDGES, THOUGHTFUL, Answer
 from training.skills.stories import plain_story
 from training.source import Source
 
@@ -38,7 +38,12 @@ def question(skill: str, number: int) -> Chat:
 
 
 class Examiner:
-    """Args: base_url: of the server. samples: questions a skill."""
+    """Asks a server questions.
+
+    Args:
+        base_url: URL of the server.
+        samples: questions a skill.
+    """
 
     def __init__(self, base_url: str, samples: int) -> None:
         self._client = openai.AsyncOpenAI(base_url=base_url, api_key="None", timeout=600)
@@ -57,7 +62,7 @@ class Examiner:
         return scores
 
     async def perplexity(self) -> float:
-        """Of held-out stories, a token."""
+        """Return the perplexity per token of held-out stories."""
         logprobs: list[float] = []
         for number in range(self._samples):
             text = plain_story(Source(f"held out/stories/{number}", held_out=True))
@@ -72,9 +77,9 @@ class Examiner:
     async def _score(self, skill: str, *, thinking: bool, shown: int) -> float:
         chats = [question(skill, number) for number in range(self._samples)]
         answers = await asyncio.gather(*(self._ask(chat, thinking=thinking) for chat in chats))
-        judge = JUDGES[skill]
+        check = CHECKS[skill]
         right = [
-            judge(chat, answer) and answer.finish_reason != "length" and (not thinking or bool(answer.reasoning))
+            check(chat, answer) and answer.finish_reason != "length" and (not thinking or bool(answer.reasoning))
             for chat, answer in zip(chats, answers, strict=True)
         ]
         wrong = [pair for pair, is_right in zip(zip(chats, answers, strict=True), right, strict=True) if not is_right]
@@ -131,7 +136,7 @@ def main() -> None:
     parser.add_argument("--base-url", help="of a running server; default: one is started")
     parser.add_argument("--model-path", help="what to start it with; default: the embedded model")
     parser.add_argument("--samples", type=int, default=50, help="questions a skill")
-    parser.add_argument("--skills", nargs="*", default=list(JUDGES))
+    parser.add_argument("--skills", nargs="*", default=list(CHECKS))
     parser.add_argument("--json", type=Path, help="write the scores here")
     parser.add_argument("--show-wrong", action="store_true", help=f"print {NUM_SHOWN} wrong answers a skill")
     args = parser.parse_args()

@@ -25,7 +25,11 @@ Tensors = dict[str, np.ndarray[Any, Any]]
 
 
 def export(run: Path, to: Path, name: str) -> None:
-    """Args: name: of the run's file that holds the state."""
+    """Export a run.
+
+    Args:
+        name: name of the run's file that holds the state.
+    """
     to.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
     end_of_text, message_end = tokenizer.token_to_id("<|endoftext|>"), tokenizer.token_to_id("<|im_end|>")

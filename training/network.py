@@ -52,12 +52,12 @@ def hf_config(end_of_text: int, message_end: int) -> dict[str, object]:
 
 
 def hidden_states(model: CausalLM, token_ids: jax.Array, positions: jax.Array, documents: jax.Array) -> jax.Array:
-    """What the paged decoder computes, for whole rows.
+    """Compute whole rows as the paged decoder would.
 
     Args:
         token_ids: i32[B, T]
         positions: i32[B, T], within the token's document.
-        documents: i32[B, T], which document of its row a token belongs to; tokens see only their own.
+        documents: i32[B, T], document of each token in its row; tokens see only their own.
 
     Returns:
         f32[B·T, D] after the final norm.

@@ -25,8 +25,8 @@ import numpy as np
 from palladio.flags.default_model import default_model_path
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.model.driver import Driver, load
+from training.checks import CHECKS
 from training.evaluate import question
-from training.judges import JUDGES
 from training.skills.stories import plain_story
 from training.source import Source
 
@@ -48,7 +48,7 @@ DIFFERENCES = re.compile(r"differ by (\S+) on average, by (\S+) at most")
 def text_of(part: str) -> str:
     if part == "weights":
         return "".join(f"{plain_story(Source(f'held out/stories/{n}', held_out=True))}\n" for n in range(60))
-    asked = (question(skill, n) for skill in JUDGES for n in range(6))
+    asked = (question(skill, n) for skill in CHECKS for n in range(6))
     return "".join("".join(text for text, _ in chat.pieces()) + "\n" for chat in asked)
 
 
@@ -71,7 +71,11 @@ def evaluated(text: Path, part: str, row: str) -> dict[str, float]:
 
 
 def logits(part: str, row: str | None, windows: list[list[int]]) -> Iterator[np.ndarray]:
-    """Of each window. Args: row: None: the reference."""
+    """Yield the logits of each window.
+
+    Args:
+        row: None: the reference.
+    """
     options: dict[str, Any] = {}
     is_dense = part == "cache" or row in (None, "bfloat16")
     if part == "weights" and row == "bfloat16":
@@ -86,7 +90,7 @@ def logits(part: str, row: str | None, windows: list[list[int]]) -> Iterator[np.
 
 
 def logit_errors(part: str, row: str, windows: list[list[int]]) -> dict[str, float]:
-    """Beside the standard deviation of the reference's logits."""
+    """Return errors relative to the standard deviation of the reference's logits."""
     reference = np.concatenate(list(logits(part, None, windows)))
     errors = np.abs(np.concatenate(list(logits(part, row, windows))) - reference)
     found = {"logit_mean": errors.mean(), "logit_most": errors.max(), "logit_deviation": reference.std()}

@@ -17,7 +17,7 @@ _TABLE = re.compile(r"(?:\| Skill \| Right )+\|\n(?:\|.*\|\n)+")
 
 
 def recorded() -> dict[str, Any]:
-    """What evaluate.py wrote last: `scores` by skill, `samples` a skill, `perplexity`."""
+    """Return the last result of evaluate.py: `scores` by skill, `samples` a skill, `perplexity`."""
     result: dict[str, Any] = json.loads((HERE / "scores.json").read_text(encoding="utf-8"))
     return result
 

@@ -1,6 +1,6 @@
-"""Where a sample's choices come from: one seed gives one sample, whatever was drawn before it.
+"""The source of a sample's choices: one seed gives one sample, whatever was drawn before it.
 
-What is held out is split off here, in one place: some of the ways to ask, and by a checksum some of the names, number
+Held-out data is split off here, in one place: some of the ways to ask, and by a checksum some of the names, number
 pairs and tool names. Training never sees them, evaluation sees nothing else.
 """
 
@@ -72,5 +72,5 @@ class Source:
 
 
 def is_held_out(value: object) -> bool:
-    """Whether training must not see this value."""
+    """Return whether training must not see this value."""
     return zlib.crc32(repr(value).encode()) % HELD_OUT_SHARE == 0

@@ -41,7 +41,7 @@ def train(seed: int) -> Tokenizer:
 
 
 def load_or_train(path: Path, seed: int) -> Tokenizer:
-    """What `path` holds; it is made if it is not there."""
+    """Read the tokenizer at `path`; train it if it does not exist."""
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(train(seed).to_str(), encoding="utf-8")

@@ -99,7 +99,11 @@ PROGRAMS = ("draft", "forward", "verify", "sample", "decode", "score", "reset", 
 
 
 def quantized(hf_config: Mapping[str, Any], quantization: str | None) -> ModelConfig:
-    """A model of 8-bit or 4-bit weights. Args: quantization: a value of the flag, of STORED, or BLOCKS_BY_FLAG."""
+    """Make a model of 8-bit or 4-bit weights.
+
+    Args:
+        quantization: a value of the flag, of STORED, or BLOCKS_BY_FLAG.
+    """
     if quantization == BLOCKS_BY_FLAG:
         return quantized(hf_config, "fp8-block").with_quantization("w8a8_fp8")
     if quantization in STORED:
@@ -109,7 +113,7 @@ def quantized(hf_config: Mapping[str, Any], quantization: str | None) -> ModelCo
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the figures of a plan depend on, beside model and target."""
+    """Sizes that the figures of a plan depend on, besides model and target."""
 
     buckets: Buckets
     page_size: int
@@ -125,7 +129,7 @@ class Sizes:
 
 
 def device_shape(config: ModelConfig, mesh: Mesh, sizes: Sizes) -> DeviceShape:
-    """Of an engine's state."""
+    """Return the shape of an engine's state."""
     return DeviceShape(
         num_slots=sizes.max_running + 1,
         num_columns=-(-sizes.context_length // sizes.page_size),
@@ -145,13 +149,13 @@ def device_shape(config: ModelConfig, mesh: Mesh, sizes: Sizes) -> DeviceShape:
 def declare(
     config: ModelConfig, shape: DeviceShape, structure: ModelStructure, weights: Weights, pages: int, sizes: Sizes
 ) -> StepPrograms:
-    """The programs of an engine with so many pages."""
+    """Return the programs of an engine with `pages` pages."""
     static = StaticModel(structure, jax.ShapeDtypeStruct((config.hidden_size,), DTYPE), config.vocab_size)
     return StepPrograms(static, shape.abstract(weights, pages), shape, sizes.buckets, ProgramCache(CompileMonitor()))
 
 
 def check(program: Compiled, facts: Facts, target: Target) -> list[str]:
-    """What is wrong with a program."""
+    """List the errors of a program."""
     wrong = []
     if program.alias_bytes < program.donated_bytes:
         wrong.append(f"updates {program.alias_bytes:,} of {program.donated_bytes:,} donated bytes in place")
@@ -169,7 +173,7 @@ def check(program: Compiled, facts: Facts, target: Target) -> list[str]:
 
 
 def needs_of(target: Target, shape: DeviceShape, weights: Weights, sizes: Sizes) -> MemoryNeeds:
-    """What an engine has to place on each of the target's devices."""
+    """Return the memory that an engine needs on each of the target's devices."""
     rows = sum(sizes.buckets.sample)
     return memory_needs(target.platform, shape, weights, num_mask_rows=rows, useful_tokens=sizes.useful_tokens)
 

@@ -43,7 +43,7 @@ class Target:
     memory: int
 
     def mesh(self, num_devices: int = 1, num_ranks: int = 1, num_expert_parts: int = 1) -> Mesh:
-        """A mesh of compile-only devices: groups of so many, in parts with experts of their own.
+        """Make a mesh of compile-only devices: groups of `num_devices`, in parts with experts of their own.
 
         Raises:
             ValueError: the topology has fewer devices.
@@ -72,10 +72,13 @@ class Compiled:
     """A program as the target's compiler made it.
 
     Attributes:
-        lower_seconds: tracing and lowering. compile_seconds: the compiler.
-        compile_cpu_seconds: the compiler's, on all cores; unlike the others it hardly depends on the machine's load.
-        argument_bytes: of one device, as are the others.
-        donated_bytes: arguments that may be updated in place. alias_bytes: results that lie where arguments lay.
+        lower_seconds: seconds of tracing and lowering.
+        compile_seconds: seconds of the compiler.
+        compile_cpu_seconds: CPU seconds of the compiler on all cores; unlike the others it hardly depends on the
+            machine's load.
+        argument_bytes: bytes of one device, as the following ones.
+        donated_bytes: arguments that may be updated in place.
+        alias_bytes: results that reuse the memory of arguments.
         temp_bytes: scratch memory.
         hlo: the optimized program.
     """
@@ -93,14 +96,14 @@ class Compiled:
 def compile_for(
     mesh: Mesh, jitted: Any, args: tuple[Any, ...], options: Mapping[str, str] = MappingProxyType({})
 ) -> Compiled:
-    """Compiles a jitted function for the mesh's devices.
+    """Compile a jitted function for the mesh's devices.
 
     Args:
         args: jax.ShapeDtypeStruct trees; at least one leaf has a sharding on the mesh.
-        options: of XLA's, beside those of the function.
+        options: XLA options in addition to those of the function.
 
     Raises:
-        Exception: whatever the compiler refuses with.
+        Exception: any refusal of the compiler.
     """
     start = time.perf_counter()
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # kernels ask it which device they are lowered for
@@ -122,7 +125,7 @@ def compile_for(
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Of arrays, or of their shapes; those without a sharding are whole on every device."""
+    """Return the bytes per device of arrays, or of their shapes; those without a sharding are whole on every device."""
     return sum(
         num_bytes(x.shape if x.sharding is None else x.sharding.shard_shape(x.shape), x.dtype)
         for x in jax.tree.leaves(tree)

@@ -62,13 +62,13 @@ def _inner(x: jax.Array, gate_up: jax.Array) -> jax.Array:
 
 
 def all_reduce(x: jax.Array, gate_up: jax.Array, down: jax.Array) -> jax.Array:
-    """As the engine does: every device has all tokens."""
+    """Compute as the engine does: every device has all tokens."""
     total: jax.Array = lax.psum(_product(_inner(_normed(x), gate_up), down), AXIS)
     return x + total
 
 
 def two_pieces(x: jax.Array, gate_up: jax.Array, down: jax.Array) -> jax.Array:
-    """The same with half of the tokens at a time, so that one half's sum could run beside the other's products."""
+    """Compute with half of the tokens at a time, so that one half's sum could run during the other's products."""
     return jnp.concatenate([all_reduce(piece, gate_up, down) for piece in jnp.split(x, 2)])
 
 

@@ -37,7 +37,12 @@ TURNS_OF_A_STEP = 8
 
 
 def compile_product(chip: str, num_rows: int, schedules: Path) -> dict[str, Any]:
-    """One row. Args: num_rows: of all experts. schedules: where libtpu writes them."""
+    """Compile one row.
+
+    Args:
+        num_rows: rows of all experts.
+        schedules: folder where libtpu writes schedules.
+    """
     mesh = aot_targets.Target("tpu", CHIPS[chip], 0).mesh()
     target = Target.of(mesh.devices.flat[0])
     whole = NamedSharding(mesh, PartitionSpec())

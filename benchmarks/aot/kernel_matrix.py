@@ -51,7 +51,7 @@ KERNELS = ("paged_attention", "kv_cache_update")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layer:
-    """What a row compiles. kind: of the step; sinks, window, soft_cap: of AttentionOptions."""
+    """The layer of a row. kind: kind of the step; sinks, window, soft_cap: as in AttentionOptions."""
 
     kind: Literal["decode", "prefill"]
     num_heads: int
@@ -167,8 +167,8 @@ def compile_layer(layer: Layer, chip: str, schedules: Path) -> dict[str, Any]:
 
 
 def row_bundles(schedules: Path, num_heads: int) -> float:
-    """Bundles of a decode step's cache write, a row; waiting for memory is not among them. A block of rows runs all of
-    the kernel's code once, its loop that stores (over heads) and those over rows as often as they turn."""
+    """Return the bundles of a decode step's cache write, a row, without waiting for memory. A block of rows runs all of
+    the kernel's code once, and its loop that stores (over heads) and those over rows as often as they iterate."""
     total = 0
     for segment in read_schedule(schedules, "kv_cache_update_rows"):
         turns = (num_heads if segment.units["VSTORE"] else BLOCK) if segment.depth == 2 else 1
@@ -189,7 +189,7 @@ def compile_matrix(
 
 
 def line_of(row: dict[str, Any]) -> str:
-    """Of the printed table."""
+    """Format a row of the printed table."""
     if row["wrong"]:
         return f"{row['chip']:<4} {row['layer']:<72} {'; '.join(row['wrong'])}"
     figures = (

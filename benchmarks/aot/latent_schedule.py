@@ -93,7 +93,7 @@ def compile_layer(chip: str, kind: str, num_heads: int, page_size: int, schedule
 
 
 def bundles(chip: str, blocks: LatentBlocks, schedules: Path, name: str) -> dict[str, Any]:
-    """Of a block of keys: the two pieces that multiply most, without a mask and with one."""
+    """Return the figures of a block of keys: the two pieces that multiply most, without a mask and with one."""
     segments = sorted(read_schedule(schedules, name), key=lambda one: one.units["MXU"])[-2:]
     flops = 2 * blocks.rows * blocks.keys * (ROW_BYTES // 2 + L)
     plain, masked = sorted(one.bundles for one in segments)

@@ -63,7 +63,7 @@ def bytes_held(config: ModelConfig, compiled: Mapping[ProgramKey, Any]) -> int:
 
 
 def needed(programs: StepPrograms, compiled: Mapping[ProgramKey, Any]) -> int:
-    """The workspace, judged by some of the programs."""
+    """Return the workspace, estimated from some of the programs."""
     return workspace_of({key: ProgramMemory.of(one) for key, one in compiled.items()}, programs.built.declared)
 
 

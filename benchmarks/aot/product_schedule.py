@@ -92,7 +92,7 @@ class Case:
         return row | {"kilocycles": round(cycles / 1000), "copy": round(copy / 1000)}
 
     def our_channels(self) -> dict[str, Any]:
-        """As `Scaled` multiplies with them."""
+        """Compile the product of `Scaled`."""
         storage = EIGHT_BITS[self.chip]
         kind = WeightKind(storage, activation_bits=8)  # type: ignore[arg-type]
 

@@ -29,7 +29,7 @@ _NAME = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\S+)")
 
 
 def print_operations(program: Compiled, least: int) -> None:
-    """Those of so many cycles, kernels, and the sums."""
+    """Print the operations of at least `least` cycles, kernels, and the sums."""
     total = products = 0
     for operation in entry_operations(program.hlo):
         total += operation.cycles

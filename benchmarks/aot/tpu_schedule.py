@@ -48,7 +48,7 @@ GROUP, NUM_KV_HEADS, PAGE = 4, 8, 64  # queries per KV head, and what flags may 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kernel:
-    """What is compiled. changes: of its sizes, in a sweep."""
+    """The kernel to compile. changes: changes of its sizes, in a sweep."""
 
     chip: str
     kind: str
@@ -69,8 +69,11 @@ class Kernel:
 class Blocks:
     """Sizes of a compiled kernel.
 
-    Attributes: rows: of one kv head. keys: a block. heads: at once; 0: all (decode). limit_rows: of a step of the loop
-    that writes limits.
+    Attributes:
+        rows: rows of one kv head.
+        keys: keys of a block.
+        heads: heads at once; 0: all (decode).
+        limit_rows: rows of an iteration of the loop that writes limits.
     """
 
     rows: int
@@ -101,8 +104,8 @@ def _times(segment: Segment, count: int) -> Segment:
 
 
 def short_bundles(segments: Sequence[Segment], masked: Segment) -> dict[str, Any]:
-    """Of requests of one token: bundles of their last keys where fewer than a block's are computed, fewest keys first;
-    and of clearing a page behind them."""
+    """Return figures of requests of one token: bundles of their last keys where fewer than a block's are computed,
+    fewest keys first; and of clearing a page after them."""
     multiplying = [s.bundles for s in segments if s.depth == 2 and s.units["MXU"] and s.units["VSTORE"]]
     clearing = [s.bundles for s in segments if s.depth == 3 and s.units["VLOAD"] and s.units["VSTORE"]]
     fewer = sorted(n for n in multiplying if n < 0.9 * masked.bundles)
@@ -110,7 +113,8 @@ def short_bundles(segments: Sequence[Segment], masked: Segment) -> dict[str, Any
 
 
 def shared_bundles(segments: Sequence[Segment]) -> dict[str, Any]:
-    """Of a turn that several short requests share, waits for their copies included, but not starting the next ones'."""
+    """Return figures of a shared grid step, with waits for its copies, but without the start of the next step's
+    copies."""
     turns = [s for s in segments if s.depth == 1 and s.units["MXU"] >= 16]
     names = ("shared_turn", "pair_turn")  # of up to 128 keys each, and of up to 256
     return {
@@ -121,8 +125,8 @@ def shared_bundles(segments: Sequence[Segment]) -> dict[str, Any]:
 
 
 def copy_bundles(segments: Sequence[Segment], pages: int) -> int:
-    """Of starting the copies of a block's pages: the first piece of the loop over blocks that is scalar alone and has
-    more bundles than pages. Behind it are the pieces that start those of the next request, or of several."""
+    """Return the bundles that start the copies of a block's pages: the first scalar piece of the loop over blocks with
+    more bundles than pages. The pieces after it start those of the next request, or of several."""
     scalar = (s for s in segments if s.depth == 2 and not any(s.units[unit] for unit in UNITS if unit != "SALU"))
     return next((s.bundles for s in scalar if s.bundles > pages), 0)
 
@@ -141,7 +145,7 @@ def child(kernel: Kernel, report: str) -> None:
     from palladio.pallas_kernels.ragged_paged_attention.inputs.plan import BlockPlan
     from palladio.pallas_kernels.ragged_paged_attention.tpu import tpu, tpu_config
     from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_chunk import limit_rows
-    from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import SharedTurns, TurnPlan
+    from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_grid import GridPlan, SharedSteps
     from palladio.pallas_kernels.target import Target
 
     chip, kind, head_size, changes, kv_dtype = (
@@ -168,11 +172,11 @@ def child(kernel: Kernel, report: str) -> None:
     plan: Any = BlockPlan(array(NB), array(NB), array(NB), array(NB), array(1), queries)
     if kind == "decode":
         shared = (
-            SharedTurns(array(B), (array(B),) * blocks.together, array(B * blocks.longest // S))
+            SharedSteps(array(B), (array(B),) * blocks.together, array(B * blocks.longest // S))
             if blocks.together > 1
             else None
         )
-        plan = TurnPlan(plan, shared)
+        plan = GridPlan(plan, shared)
 
     def call(q: Any, kv_pages: Any, metadata: Any, plan: Any, scales: Any) -> Any:
         q = q.reshape(NB * queries, N, H)  # rows as the products around attention give and take them
@@ -244,7 +248,7 @@ def measure(kernel: Kernel) -> dict[str, Any]:
 
 
 def write_tuned(chip: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Of each kernel and head size, what has to change for the fewest bundles for the same work."""
+    """Write, for each kernel and head size, the changes with the fewest bundles for the same work."""
     file = TUNED / chip / "ragged_paged_attention.json"
     table = json.loads(file.read_text()) if file.is_file() else {}
     for kind, size in {(row["kind"], row["head_size"]) for row in rows}:

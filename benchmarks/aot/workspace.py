@@ -53,7 +53,7 @@ def deployment(model: ModelConfig, topology: str) -> Deployment:
 
 
 def sizes(one: Deployment, only: Sequence[str]) -> dict[str, dict[str, int | float]]:
-    """Of each of the largest programs: bytes of a device, and the CPU seconds that compiling took."""
+    """Return for each of the largest programs the bytes of a device, and the CPU seconds of its compilation."""
     built: ProgramCache[ProgramKey] = ProgramCache(CompileMonitor())
     state = one.shape.abstract(one.weights, PROBE_PAGES)
     programs = StepPrograms(one.static_model, state, one.shape, one.buckets, built)

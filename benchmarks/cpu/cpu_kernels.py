@@ -28,12 +28,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.support.report import report
-from palladio.model.weights.byte_products import byte_product
 from palladio.pallas_kernels.cpu_native import load
 from palladio.pallas_kernels.cpu_native.calls import rows_times_bfloat16, rows_times_int8
 from palladio.pallas_kernels.cpu_native.forms import Form, forms_of
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
-from palladio.pallas_kernels.narrow_matmul import NarrowProducts, narrow_matmul
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts, byte_matmul, narrow_matmul
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
 from palladio.pallas_kernels.target import Target
 
@@ -59,7 +58,7 @@ Call = Callable[[], Any]
 
 
 def products(num_rows: int, inputs: int, outputs: int, matrices: int) -> Iterator[tuple[str, int, Call]]:
-    """Of all matrices, by each kernel: its name, the bytes of one matrix, and the call."""
+    """Yield each kernel with all matrices: its name, the bytes of one matrix, and the call."""
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.standard_normal((num_rows, inputs), np.float32))
     numbers = [rng.standard_normal((outputs, inputs), np.float32) for _ in range(matrices)]
@@ -81,8 +80,7 @@ def products(num_rows: int, inputs: int, outputs: int, matrices: int) -> Iterato
         if form in able:
             yield f"bfloat16, {name}", *each_of(functools.partial(rows_times_bfloat16, form=form), narrow)
     for bits in _BITS:
-        name, of_bits = f"int8 and rows of {bits} bits", functools.partial(byte_product, activation_bits=bits)
-        product = functools.partial(of_bits, scales=scales, zeros=None)
+        name, product = f"int8 and rows of {bits} bits", functools.partial(byte_matmul, scales=scales, bits=bits)
         avx2 = functools.partial(rows_times_int8, scales=scales, bits=bits, form="avx2")
         yield f"{name}, XLA", *each_of(functools.partial(product, products=xla), whole)
         yield f"{name}, native", *each_of(functools.partial(product, products=native), whole)
@@ -90,7 +88,8 @@ def products(num_rows: int, inputs: int, outputs: int, matrices: int) -> Iterato
 
 
 def bytes_per_second(num_cores: int) -> float:
-    """Of a plain read of memory: the C library looks for a byte that is not there, on each core in its own part."""
+    """Measure a plain read of memory: the C library looks for a byte that is not there, on each core in its own
+    part."""
     text = np.full(_READ_BYTES, 2, np.uint8)
     memchr = ctypes.CDLL(None).memchr
     memchr.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
@@ -109,7 +108,7 @@ def bytes_per_second(num_cores: int) -> float:
 
 
 def of_products(num_rows: int, inputs: int, outputs: int, rounds: int, read: float) -> dict[str, Any]:
-    """What each kernel takes for one matrix."""
+    """Measure each kernel with one matrix."""
     matrices = max(2, _MATRIX_BYTES // (inputs * outputs))
     kernels = list(products(num_rows, inputs, outputs, matrices))
     found = medians([(name, call) for name, _, call in kernels], rounds)
@@ -128,7 +127,7 @@ def of_products(num_rows: int, inputs: int, outputs: int, rounds: int, read: flo
 
 
 def attentions(num_requests: int, num_keys: int, num_new: int, target: Target) -> Iterator[tuple[str, Call]]:
-    """Of one layer of a step, by each backend."""
+    """Yield the attention of one layer of a step, by each backend."""
     rng, width, num_tokens = np.random.default_rng(0), -(-num_keys // PAGE_SIZE), num_requests * num_new
     num_pages = num_requests * width + 1
     pages = jnp.asarray(rng.standard_normal((num_pages, KV_HEADS, PAGE_SIZE, 2 * HEAD_SIZE), np.float32))
@@ -152,7 +151,7 @@ def attentions(num_requests: int, num_keys: int, num_new: int, target: Target) -
 
 
 def cache_writes(num_tokens: int, target: Target) -> Iterator[tuple[str, Call]]:
-    """Of one layer of a step into a pool of 4,096 pages that is donated, by each backend."""
+    """Yield the cache write of one layer of a step into a donated pool of 4,096 pages, by each backend."""
     rng = np.random.default_rng(0)
     cells = rng.permutation(4095 * PAGE_SIZE)[:num_tokens].astype(np.int32) + PAGE_SIZE
     writes = CacheWrites(jnp.asarray(cells // PAGE_SIZE), jnp.asarray(cells % PAGE_SIZE))
@@ -174,7 +173,7 @@ def cache_writes(num_tokens: int, target: Target) -> Iterator[tuple[str, Call]]:
 
 
 def medians(calls: Sequence[tuple[str, Call]], rounds: int) -> dict[str, float]:
-    """Milliseconds of each, all in turns."""
+    """Return the median milliseconds of each call, all in alternation."""
     times: dict[str, list[float]] = {name: [] for name, _ in calls}
     for number in range(rounds + 1):  # the first compiles
         for name, call in calls:

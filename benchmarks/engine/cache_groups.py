@@ -23,9 +23,8 @@ from palladio.model.cache.groups import CacheGroup, CacheGroups
 from palladio.model.config.config import ModelConfig
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.outputs.token_output import by_request
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.state.page_groups import PageGroups, WindowGroup
 
@@ -63,7 +62,11 @@ class Hybrid:
         return len(load) * (self.num_pages // need)
 
     def in_two_pools(self, load: Sequence[int], ratio: float) -> int:
-        """Args: ratio: tokens of the windowed pool for each of the other one."""
+        """Return how many requests of this load fit two separate pools.
+
+        Args:
+            ratio: tokens of the windowed pool for each token of the other one.
+        """
         tokens = self.num_pages / (self.num_full + ratio * self.num_windowed)
         full = sum(-(-length // PAGE) for length in load)
         windowed = sum(min(-(-length // PAGE), self.groups.windows[0].most_pages(1)) for length in load)
@@ -121,10 +124,10 @@ def make_model(folder: Path, context: int, window: int) -> Path:
 
 @dataclasses.dataclass(slots=True)
 class Figures:
-    """What a run came to.
+    """The figures of a run.
 
     Attributes:
-        peaks: pages of each group that one request held at most, in prefill and in steady decoding.
+        peaks: the most pages of each group that one request held, in prefill and in steady decoding.
     """
 
     tokens: dict[str, list[int]]

@@ -18,8 +18,7 @@ from typing import Any
 from palladio.flags.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.outputs.token_output import TokenLogprob
+from palladio.runtime.interface.outputs.token_output import TokenLogprob, by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
@@ -29,7 +28,11 @@ PROMPTS = {"copies": PASSAGE * 6, "question": "What is the capital of France, an
 
 
 def make_core(num_requests: int, num_tokens: int, draft_tokens: int, dtype: str) -> EngineCore:
-    """Args: draft_tokens: see --speculative-num-draft-tokens; 1: no drafts."""
+    """Make an engine core.
+
+    Args:
+        draft_tokens: see --speculative-num-draft-tokens; 1: no drafts.
+    """
     drafts = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": draft_tokens}
     flags = {
         "model_path": str(default_model_path()),
@@ -80,8 +83,8 @@ def answer(core: EngineCore, prompt: list[int], num_tokens: int) -> list[TokenLo
 
 
 def gaps(plain: EngineCore, drafting: EngineCore, prompt: list[int], num_tokens: int) -> list[float]:
-    """Where the second one chooses another token: by how much its logprob is below the first one's choice, by the
-    first one's figures. Both go on after the first one's token."""
+    """Return the gaps where the second engine chooses another token: how far its token's logprob is below the first
+    engine's choice, by the first engine's figures. Both continue with the first engine's token."""
     found: list[float] = []
     known = list(prompt)
     while (left := num_tokens - (len(known) - len(prompt))) > 0:

@@ -1,9 +1,9 @@
-"""A random search for small grammars that take long to compile, or much memory: what the judge has to end.
+"""A random search for small grammars that take long to compile, or much memory: which the checker has to end.
 
     python benchmarks/engine/grammar_fuzz.py --tokenizer tokenizer.json --seconds 300
 
 Grammars of up to a few hundred characters are made of what is known to cost: counts, classes, intersections, ranges and
-multiples. Each is judged as the engine judges it, under --cpu seconds and --mib of memory. Printed are those that are
+multiples. Each is checked as the engine checks it, under --cpu seconds and --mib of memory. Printed are those that are
 ended, or that took more than half of either, and those that `is_surely_cheap` calls so and that took over 50 ms of CPU.
 """
 
@@ -22,9 +22,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the repository, for
 
 from benchmarks.support.report import report
 from palladio.runtime.grammar.backend import BackendSettings
+from palladio.runtime.grammar.check_protocol import CheckLimits
+from palladio.runtime.grammar.checker import GrammarChecker, TooExpensiveError
 from palladio.runtime.grammar.cost import is_surely_cheap
-from palladio.runtime.grammar.judge import GrammarJudge, TooExpensiveError
-from palladio.runtime.grammar.judge_protocol import JudgeLimits
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar
@@ -108,16 +108,16 @@ def draw(source: random.Random) -> Grammar:
 
 def search(args: argparse.Namespace) -> dict[str, Any]:
     settings = BackendSettings(args.tokenizer.read_text(), args.vocab, (EOS,))
-    judge, backend = GrammarJudge(lambda: settings), LlguidanceBackend(settings)
-    source, limits = random.Random(args.seed), JudgeLimits(args.cpu, args.mib << 20)
+    checker, backend = GrammarChecker(lambda: settings), LlguidanceBackend(settings)
+    source, limits = random.Random(args.seed), CheckLimits(args.cpu, args.mib << 20)
     findings, counts = [], {"judged": 0, "refused": 0, "ended": 0, "cheap": 0}
     until = time.monotonic() + args.seconds
-    judge.judge(Grammar("regex", "a"), limits)
+    checker.check(Grammar("regex", "a"), limits)
     while time.monotonic() < until:
         grammar = draw(source)
         counts["judged"] += 1
         begun = time.monotonic()
-        outcome = _judge(judge, grammar, limits)
+        outcome = _check(checker, grammar, limits)
         seconds = time.monotonic() - begun
         counts["refused"] += outcome.startswith("refused")
         counts["ended"] += outcome == "ended"
@@ -131,13 +131,13 @@ def search(args: argparse.Namespace) -> dict[str, Any]:
             if (cpu := time.thread_time() - begun) > 0.05:
                 findings.append({"kind": grammar.kind, "text": grammar.text, "outcome": "not cheap", "cpu_s": cpu})
                 print(f"not cheap, {cpu:.2f} s: {grammar.kind} {grammar.text}", flush=True)
-    judge.close()
+    checker.close()
     return {"seed": args.seed, "counts": counts, "findings": findings}
 
 
-def _judge(judge: GrammarJudge, grammar: Grammar, limits: JudgeLimits) -> str:
+def _check(checker: GrammarChecker, grammar: Grammar, limits: CheckLimits) -> str:
     try:
-        judge.judge(grammar, limits)
+        checker.check(grammar, limits)
     except InvalidRequestError as error:
         return f"refused: {error}"[:100]
     except TooExpensiveError:
@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--vocab", type=int, default=151_936)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cpu", type=float, default=2.0, help="seconds that judging one may take")
+    parser.add_argument("--cpu", type=float, default=2.0, help="seconds that checking one may take")
     parser.add_argument("--mib", type=int, default=64, help="memory that one may hold")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)

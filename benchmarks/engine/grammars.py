@@ -32,12 +32,12 @@ from benchmarks.support.report import report
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.grammar.backend import BackendSettings
 from palladio.runtime.grammar.cache import Compilation
+from palladio.runtime.grammar.checker import GrammarChecker
 from palladio.runtime.grammar.compiler import GrammarCompiler
-from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.step_tokens import by_request
+from palladio.runtime.interface.outputs.token_output import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.interface.request.sampling_params import SamplingParams
@@ -204,7 +204,7 @@ def hostile(number: int) -> dict[str, Grammar]:
 def attack(args: argparse.Namespace) -> dict[str, Any]:
     """What becomes of each hostile grammar; then plain ones behind a hundred of them."""
     settings = BackendSettings(args.tokenizer.read_text(), args.vocab, (EOS,))
-    compiler = GrammarCompiler(lambda: LlguidanceBackend(settings), GrammarJudge(lambda: settings))
+    compiler = GrammarCompiler(lambda: LlguidanceBackend(settings), GrammarChecker(lambda: settings))
     _wait(compiler.compile(Grammar("ebnf", 'root ::= "a"')))
     before, rows = _rss_mib(), []
     for name, grammar in hostile(0).items():

@@ -34,16 +34,15 @@ from palladio.flags.default_model import default_model_path
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
-from palladio.runtime.scheduling.batch.step_rows import SampledRows
+from palladio.runtime.scheduling.state.new_tokens import SampledRows
 
 PROMPT, CHUNK = 16, 256  # tokens of each request, and of a prefill step
 
 
 def steps_to_admit(num_requests: int) -> int:
-    """Of prefill, between which those that are there decode."""
+    """Return the number of prefill steps that admit all requests; admitted requests decode between them."""
     return num_requests * PROMPT // CHUNK + 1
 
 
@@ -72,7 +71,7 @@ class Stopwatch:
         self._replaced.append((owner, method))
 
     def restore(self) -> None:
-        """All methods are again those of their classes."""
+        """Restore the methods of the classes."""
         for owner, method in self._replaced:
             delattr(owner, method)
         self._replaced.clear()
@@ -174,7 +173,8 @@ def measure(
 
 
 def microseconds_of_call(num_arrays: int, calls: int = 2000, turns: int = 7) -> float:
-    """What the host takes to start a compiled program of so many small arrays, one of them donated and one its own."""
+    """Measure the host's time to start a compiled program of `num_arrays` small arrays, one of them donated and one its
+    own."""
     weights, state, row = [jnp.ones((8, 8))] * num_arrays, jnp.zeros(8), np.ones(8, np.float32)
     program = jax.jit(lambda weights, state, row: (state + row, row), donate_argnums=1, keep_unused=True)
     compiled, found = program.lower(weights, state, row).compile(), []

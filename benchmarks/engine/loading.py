@@ -126,7 +126,7 @@ def forget(path: Path) -> None:
 
 
 def load(path: Path, num_hosts: int, num_devices: int) -> dict[str, Any]:
-    """Loads with so many hosts of so many devices; each host's figures."""
+    """Load on `num_hosts` hosts of `num_devices` devices; return each host's figures."""
     forget(path)
     with socket.create_server(("127.0.0.1", 0)) as found:
         address = f"127.0.0.1:{found.getsockname()[1]}"

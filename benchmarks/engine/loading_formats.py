@@ -144,7 +144,7 @@ def size_of_weights(path: Path) -> int:
 
 
 def lines_of(name: str) -> int | None:
-    """Of the file that reads a format; None: nothing is read but numbers."""
+    """Return the lines of the file that reads a format; None: nothing is read but numbers."""
     first = name.partition(" ")[0]
     module = {"GGUF": "gguf", "MXFP4": "mxfp4"}.get(first) or FORMATS.get(name, ("",))[0]
     if not module:

@@ -42,8 +42,8 @@ from palladio.runtime.interface.request.generation_request import GenerationRequ
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduling.batch.step_rows import SampledRows
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.state.new_tokens import SampledRows
 from palladio.runtime.scheduling.state.page_groups import PageGroups
 from palladio.runtime.scheduling.state.request import Request
 
@@ -77,7 +77,7 @@ class Arrival:
 
 @dataclasses.dataclass(slots=True)
 class Use:
-    """Steps of one kind or bucket: the tokens that requests needed, and those that were computed."""
+    """Tokens of the steps of one kind or bucket: those that requests needed, and those that were computed."""
 
     steps: int = 0
     real: int = 0
@@ -107,7 +107,7 @@ def arrivals(requests: int, seed: int, rate: float | None) -> list[Arrival]:
 
 
 def make_scheduler(platform: Platform, flags: dict[str, Any]) -> tuple[Scheduler, Buckets]:
-    """What an engine would use on that platform, with the pool that it would find useful."""
+    """Make the scheduler of an engine on that platform, with the pool that it would find useful."""
     path = default_model_path()
     config = EngineConfig.from_flags({"model_path": str(path)} | flags)
     limits = EngineLimits.of(config, ModelConfig.from_hf(*read_model_dir(path)), platform.defaults)

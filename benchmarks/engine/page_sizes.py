@@ -17,10 +17,12 @@ from palladio.model.cache.kv_cache import PAGE_SIZES
 
 
 def chat(size: int, num_chats: int, num_turns: int, tokens: int, answer: int) -> tuple[float, float, float]:
-    """Cached share of earlier tokens, tokens computed a turn, and tokens of the last page that stay empty.
+    """Return the cached share of earlier tokens, the tokens computed a turn, and the tokens of the last page that stay
+    empty.
 
     Args:
-        size: tokens of a page. tokens, answer: of a message and of an answer on average.
+        size: tokens of a page.
+        tokens, answer: average tokens of a message and of an answer.
     """
     rng = np.random.default_rng(0)
     cached, earlier, computed, empty = 0, 0, 0, 0

@@ -26,19 +26,19 @@ import numpy as np
 from jax import lax
 
 from benchmarks.support.server_process import provenance
+from palladio.pallas_kernels.row_argmax import row_argmax
 from palladio.runtime.execution.sampling.draws import gumbel_noise
-from palladio.runtime.execution.sampling.row_argmax import row_argmax, row_argmax_of_computed, rows_are_finite
 
 Way = Callable[[jax.Array], Any]
 
 WAYS: dict[str, tuple[Way, Way]] = {
     "argmax": (
         lambda x: (jnp.argmax(x, axis=-1), jnp.isfinite(x.max(axis=-1))),
-        lambda x: (row_argmax(x), rows_are_finite(x)),
+        row_argmax,
     ),
     "drawn": (
         lambda x: lax.top_k(jnp.log(x), 1)[1][:, 0],
-        lambda x: row_argmax_of_computed(jnp.log(x)),
+        lambda x: row_argmax(jnp.log(x), is_computed=True)[0],
     ),
     "noise": (lambda x: _gumbel(_jax_bits(x)), lambda x: gumbel_noise(*_seeds(x), x.shape[1])),
 }

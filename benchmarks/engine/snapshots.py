@@ -27,7 +27,7 @@ from benchmarks.support.checkpoints import QWEN3_NEXT_80B
 from benchmarks.support.report import report
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.outputs.step_tokens import by_request
+from palladio.runtime.interface.outputs.token_output import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 

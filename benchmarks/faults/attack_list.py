@@ -53,7 +53,11 @@ class Target:
         return max(0.05, self._deadline - time.monotonic())
 
     def send(self, method: str, path: str, body: bytes | object = None, headers: Mapping[str, str] = _JSON) -> Answer:
-        """Args: body: what is no bytes goes as JSON."""
+        """Send a request.
+
+        Args:
+            body: bytes, or any other value, which is sent as JSON.
+        """
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection = http.client.HTTPConnection(self._address, timeout=self.left)
         begun = time.perf_counter()
@@ -69,7 +73,7 @@ class Target:
             connection.close()
 
     def connect(self, receive_buffer: int) -> socket.socket:
-        """A connection whose kernel takes few bytes that nobody reads."""
+        """Open a connection with a small receive buffer, which the client does not read."""
         host, _, port = self._address.rpartition(":")
         raw = socket.socket()
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -98,7 +102,7 @@ class Attack:
 
 
 def nested(size: int) -> bytes:
-    """A JSON list of about so many bytes: lists in lists, not deeper than the servers' limit."""
+    """Make a JSON list of about `size` bytes: lists in lists, not deeper than the servers' limit."""
     unit = b"[" * 60 + b"]" * 60
     return b"[" + b",".join([unit] * (size // (len(unit) + 1))) + b"]"
 

@@ -18,7 +18,7 @@ FAILURES = (OSError, http.client.HTTPException, ValueError)
 
 
 class Longest:
-    """The longest of some waits, those that have not ended included. Safe to use from several threads."""
+    """The longest of some waits, open ones included. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._longest = 0.0
@@ -40,7 +40,7 @@ class Longest:
             self._begun = None
 
     def forget(self) -> None:
-        """What has been is not counted: an open wait begins now."""
+        """Forget earlier waits; an open wait begins now."""
         with self._lock:
             self._longest = 0.0
             self._begun = None if self._begun is None else time.perf_counter()

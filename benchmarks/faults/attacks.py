@@ -45,11 +45,11 @@ HEAD = ("attack", "answer", "max /health, ms", "longest gap, ms", "RSS at most /
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """What came of one attack. Seconds and bytes.
+    """The result of one attack. Seconds and bytes.
 
     Attributes:
-        rss_most, rss_after: what was added to the server's memory.
-        errors: of the other clients, with how often.
+        rss_most, rss_after: growth of the server's memory.
+        errors: errors of the other clients, with their number.
     """
 
     attack: str
@@ -72,7 +72,11 @@ class Row:
 
 
 def table(rows: Sequence[Row], before: Sequence[Row] = ()) -> str:
-    """In Markdown. Args: before: of another server; what it has stands in front of an arrow."""
+    """Format rows in Markdown.
+
+    Args:
+        before: rows of another server, shown before an arrow.
+    """
     earlier = {row.attack: row.cells() for row in before}
     shown = [row.cells() for row in rows]
     shown = [
@@ -121,7 +125,7 @@ def attack_once(server: RunningServer, attack: Attack, limit: float, max_memory:
 
 
 def answers(server: RunningServer, seconds: float = 60.0) -> bool:
-    """Whether it does, within so long."""
+    """Return whether the server answers within `seconds`."""
     return Target(server.url, seconds).send("GET", "/health").status == 200
 
 

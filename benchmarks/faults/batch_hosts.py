@@ -64,7 +64,11 @@ class Host:
         self.server = self._stack.enter_context(running_server(palladio_command(None, self._flags), log))
 
     def kill(self, what: str) -> None:
-        """Args: what: server, http or engine. All but an engine have to be started again."""
+        """Kill processes of the server.
+
+        Args:
+            what: server, http or engine. All but an engine must be started again.
+        """
         assert self.server is not None
         assert self.server.process is not None
         pid = self.server.process.pid
@@ -87,7 +91,11 @@ class Host:
 def hosts(
     count: int, folder: Path, database: PostgresServer | None, lease: float, *, is_quick: bool
 ) -> Iterator[list[Host]]:
-    """None of them is started. Args: is_quick: to start."""
+    """Yield hosts that are not started.
+
+    Args:
+        is_quick: start quickly, and compile later.
+    """
     compile_flags = ["--compile", "lazy" if is_quick else "full"]  # the latter: nothing is compiled later on
     flags = [*FLAGS, "16384", *compile_flags, "--file-storage-path", str(folder / "storage")]
     if database is not None:
@@ -196,7 +204,7 @@ async def rate(url: str, first: int, num_lines: int, args: argparse.Namespace) -
 
 
 def throughput(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
-    """One server at a time has the cores, or two share them; they take turns. CPU time is that of the servers and of
+    """Measure alternately: one server has the cores, or two share them. CPU time is that of the servers and of
     PostgreSQL together."""
     rates = collections.defaultdict[str, list[float]](list)
     cpu = collections.defaultdict[str, list[float]](list)  # ms a line

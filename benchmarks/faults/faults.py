@@ -70,7 +70,7 @@ class Plan:
 
 @dataclasses.dataclass(slots=True)
 class Fate:
-    """What became of a request; `lost` until it is known."""
+    """The end of a request; `lost` until it is known."""
 
     end: str = "lost"
     has_started: bool = False
@@ -79,11 +79,11 @@ class Fate:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Of one fault.
+    """The result of one fault.
 
     Attributes:
-        seconds_to_healthy: from the fault until /health is 200; None: it is not to be (sigterm).
-        facts: of this fault only.
+        seconds_to_healthy: from the fault until /health is 200; None: it never should be (sigterm).
+        facts: facts of this fault only.
     """
 
     fates: list[Fate]
@@ -157,7 +157,7 @@ async def until_healthy(url: str, since: float, limit: float) -> float | None:
 
 
 async def check_clean(server: RunningServer, limit: float) -> list[str]:
-    """What is wrong after the fault: something still runs or holds memory, or a new request is not answered."""
+    """List errors after the fault: something still runs or holds memory, or a new request is not answered."""
     wanted = {"num_running": 0, "num_waiting": 0, "num_used_tokens": 0, "integrity_error": None}
     fate = Fate()
     async with httpx.AsyncClient(base_url=server.url, timeout=limit) as client:

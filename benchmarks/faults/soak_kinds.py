@@ -42,7 +42,10 @@ class Client:
         self.http, self.rng, self.limits, self.model_path = http, rng, limits, model_path
 
     async def post(self, path: str, body: dict[str, Any], *others: int) -> Any:
-        """The JSON of the answer. Args: others: statuses that are right beside 200.
+        """Return the JSON of the answer.
+
+        Args:
+            others: allowed statuses besides 200.
 
         Raises:
             WrongAnswerError: another status.
@@ -50,16 +53,19 @@ class Client:
         return _json(await self.http.post(path, json=body), path, json.dumps(body), others)
 
     async def get(self, path: str, *others: int) -> Any:
-        """As post."""
+        """Send a GET request, otherwise as `post`."""
         return _json(await self.http.get(path), path, "", others)
 
     async def delete(self, path: str, *others: int) -> Any:
-        """As post."""
+        """Send a DELETE request, otherwise as `post`."""
         return _json(await self.http.delete(path), path, "", others)
 
     async def read_events(self, path: str, body: dict[str, Any], last: str) -> str:
-        """The whole text of a stream, or, sometimes, what came until this client went away. Args: last: a part of the
-        last event."""
+        """Return the whole text of a stream, or, sometimes, the part before this client went away.
+
+        Args:
+            last: a part of the last event.
+        """
         patience = self.rng.choice((1, 3, 1000, 1000))
         text = ""
         async with self.http.stream("POST", path, json=body) as response:
@@ -91,7 +97,7 @@ def _json(response: httpx.Response, path: str, sent: str, others: Sequence[int])
 
 
 async def logprobs(client: Client) -> None:
-    """Of prompts and of outputs, in every route's own way."""
+    """Ask for logprobs of prompts and of outputs, in every route's own way."""
     top = client.rng.randint(0, 5)
     match client.rng.randrange(4):
         case 0:
@@ -250,7 +256,7 @@ async def embeds(client: Client) -> None:
 
 
 async def embeddings(client: Client) -> None:
-    """Of a server with --is-embedding."""
+    """Ask a server with --is-embedding for embeddings."""
     texts = [client.words(60) for _ in range(client.rng.randint(1, 8))]
     match client.rng.randrange(4):
         case 0:
@@ -288,7 +294,7 @@ async def batches(client: Client) -> None:
 
 
 async def observing(client: Client) -> None:
-    """What a monitor and an operator ask."""
+    """Send the requests of a monitor and an operator."""
     await client.get("/metrics")
     await client.get("/dashboard/data?pages=true&batches=true")
     await client.get("/v1/loads")
@@ -316,7 +322,7 @@ async def long_prompts(client: Client) -> None:
 
 
 async def flushes(client: Client) -> None:
-    """What empties caches or stops steps for a moment, with requests under way; then one request."""
+    """Empty caches or stop steps for a moment, with requests under way; then send one request."""
     if client.rng.random() < 0.5:
         await client.post("/flush_cache", {}, 400)
     else:
@@ -332,7 +338,7 @@ async def weights(client: Client) -> None:
 
 
 async def profiles(client: Client) -> None:
-    """Of three steps; one at a time, others are refused."""
+    """Profile three steps. Profiles run one at a time; others are refused."""
     await client.post("/start_profile", {"num_steps": 3}, 400, 409)
     await client.post(CHAT, client.chat())
 

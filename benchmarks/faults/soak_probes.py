@@ -19,7 +19,7 @@ Verdict = Literal["same", "tie", "other tokens", "other logprobs"]
 
 @dataclasses.dataclass(slots=True)
 class Tally:
-    """What became of the repetitions.
+    """The results of the repetitions.
 
     Attributes:
         drift: largest difference of a token's logprob from the first time.

@@ -34,7 +34,7 @@ class WrongAnswerError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """What the server says of itself; prompt and output together are at most max_model_len tokens."""
+    """The server's own limits; prompt and output together are at most max_model_len tokens."""
 
     max_model_len: int
     vocab_size: int
@@ -279,7 +279,7 @@ def _end_of(draw: Draw, status: int, body: Any, answer: Answer) -> tuple[End, An
 
 
 async def _leave(client: httpx.AsyncClient, draw: Draw, seconds: float) -> tuple[End, Answer]:
-    """Waits so long for the whole answer, then closes the connection."""
+    """Wait `seconds` for the whole answer, then close the connection."""
     try:
         async with asyncio.timeout(seconds):
             response = await client.post(draw.path, json=draw.body)

@@ -51,11 +51,13 @@ ENDS = ("answered", "cancelled")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Attributes:
-    cancel_after: seconds; None: every request may finish.
-    cancel_by: how: each client closes its connection, or one call aborts everything.
-    patience: seconds that /health, and a new request afterwards, may take.
-    limit: seconds for all of it.
+    """The plan of a run.
+
+    Attributes:
+        cancel_after: seconds; None: every request may finish.
+        cancel_by: each client closes its connection, or one call aborts everything.
+        patience: seconds that /health, and a new request afterwards, may take.
+        limit: seconds for all of it.
     """
 
     requests: int
@@ -68,11 +70,11 @@ class Plan:
 
 @dataclasses.dataclass(slots=True)
 class Fate:
-    """What became of a request.
+    """The end of a request.
 
     Attributes:
-        end: one of ENDS, or what went wrong.
-        sent, first: seconds since the start until it was sent, and until its first token came.
+        end: one of ENDS, or an error.
+        sent, first: seconds from the start until it was sent, and until its first token came.
     """
 
     end: str = "cancelled"
@@ -173,7 +175,8 @@ async def _one(url: str, request: bytes, max_tokens: int, fate: Fate, start: flo
 
 
 async def _lines(url: str, request: bytes, fate: Fate, start: float) -> AsyncIterator[bytes]:
-    """The JSON lines of an answer: of each event, or an error's body. Whoever stops early closes the connection."""
+    """Yield the JSON lines of an answer: of each event, or an error's body. A reader that stops early closes the
+    connection."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
     try:
@@ -253,7 +256,7 @@ async def _ask_again(url: str, plan: Plan) -> tuple[float, str]:
 
 
 def allow_connections(count: int) -> None:
-    """Lets this process, and the server that it starts, open so many connections.
+    """Let this process, and the server that it starts, open `count` connections.
 
     Raises:
         RuntimeError: the system does not allow it.

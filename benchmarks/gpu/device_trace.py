@@ -35,7 +35,7 @@ class Kernel:
 
 
 def read_kernels(folder: Path) -> list[Kernel]:
-    """Of the newest trace under `folder`, of its first device, by their start.
+    """Read the kernels of the newest trace under `folder`, of its first device, by their start.
 
     Raises:
         ValueError: there is no trace, or no kernel in it.
@@ -54,8 +54,8 @@ def read_kernels(folder: Path) -> list[Kernel]:
 
 
 def _kernels_of(device: str, line: Any) -> Iterator[Kernel]:
-    """A GPU has a line for each of its streams, a TPU one for operations; other lines say the same in other words.
-    Copies to and from the host are no kernels: they lie in the very gaps that are looked for."""
+    """Yield the kernels of a line. A GPU has a line for each of its streams, a TPU one for operations; other lines
+    repeat them. Copies to and from the host are no kernels: they happen in the gaps to be measured."""
     is_cpu = not device.startswith("/device:")
     if is_cpu or line.name.startswith("Stream") or line.name == "XLA Ops":
         for event in line.events:
@@ -64,7 +64,7 @@ def _kernels_of(device: str, line: Any) -> Iterator[Kernel]:
 
 
 def idle_intervals(kernels: Sequence[Kernel]) -> list[tuple[float, float]]:
-    """Where none ran: its begin and its length, in ns."""
+    """Return the intervals without a kernel: start and length, in ns."""
     found, busy_until = [], kernels[0].end
     for kernel in kernels[1:]:
         if kernel.start > busy_until:
@@ -74,8 +74,8 @@ def idle_intervals(kernels: Sequence[Kernel]) -> list[tuple[float, float]]:
 
 
 def step_starts(kernels: Sequence[Kernel], num_steps: int) -> list[float]:
-    """When, in ns, each step ran the kernel that is taken for its mark: of those that ran about once a step, the one
-    that is spread most evenly; others have a name that several parts of few steps share."""
+    """Return when, in ns, each step ran its marker kernel: of the kernels that ran about once a step, the one that is
+    spread most evenly; others have a name that several parts of few steps share."""
     starts: dict[str, list[float]] = collections.defaultdict(list)
     for kernel in kernels:
         starts[kernel.name].append(kernel.start)
@@ -86,15 +86,15 @@ def step_starts(kernels: Sequence[Kernel], num_steps: int) -> list[float]:
 
 
 def summarize(kernels: Sequence[Kernel], num_steps: int) -> dict[str, Any]:
-    """Figures of a trace.
+    """Return the figures of a trace.
 
     Args:
-        num_steps: that were traced, about.
+        num_steps: approximate number of traced steps.
 
     Returns:
-        "steps" that were told apart; "kernels a step" and "step µs", medians; "busy share" of the time from the first
-        kernel to the last; "gap µs p50" and "p99" of the longest gap of each step, which is that between steps unless
-        there is none; "kernels": name, times a step, and µs a step of the costliest.
+        "steps": steps that were told apart; "kernels a step" and "step µs", medians; "busy share" of the time from the
+        first kernel to the last; "gap µs p50" and "p99" of the longest gap of each step, which is that between steps
+        unless there is none; "kernels": name, times a step, and µs a step of the costliest.
 
     Raises:
         ValueError: there is no second step.

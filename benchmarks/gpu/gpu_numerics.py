@@ -151,7 +151,7 @@ def product_numerics(tiny: bool, target: Target | None = None, backend: str = "a
 
 
 def sampler_numerics(tiny: bool) -> Figures:
-    """How many of the tokens that the sampler draws on this device the CPU draws too, by tier."""
+    """Return how many of this device's sampled tokens the CPU samples too, by tier."""
     import functools
 
     import jax

@@ -208,7 +208,7 @@ def compare_greedy(tiny: bool, folder: Path, limit: float) -> Figures:
 
 
 def table(report: Figures) -> list[tuple[str, str, str]]:
-    """What, value, verdict."""
+    """Return rows of (name, value, verdict)."""
     rows: list[tuple[str, str, str]] = []
 
     def verdict(figures: Figures) -> str:

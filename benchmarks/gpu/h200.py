@@ -35,14 +35,14 @@ Figures = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """A script.
+    """A script of the run.
 
     Attributes:
         arguments: {out} is a file for its figures, or with `folder` a folder for them; {cache} a folder of compiled
-            programs that all parts share; {seconds} those that it has.
-        seconds: that it may take.
+            programs that all parts share; {seconds} its time limit.
+        seconds: its time limit.
         memory: share of the device's memory that jax may take; 0: jax's own default.
-        xla_flags: beside those of the environment.
+        xla_flags: flags in addition to those of the environment.
     """
 
     arguments: tuple[str, ...]
@@ -106,7 +106,7 @@ KERNEL_GOALS = ("decode 64×4,096", "decode 64×4,096, pages of 64", "decode 64�
 
 
 def run_part(part: Part, tiny: bool, seconds: float, cache: Path) -> Figures:
-    """What it wrote, even if it was ended or failed; then "error" says so."""
+    """Run a part, and return its figures, also if it timed out or failed; then "error" says so."""
     with tempfile.TemporaryDirectory(prefix="palladio-h200-") as folder:
         out = Path(folder) if part.folder else Path(folder) / "figures.json"
         values = {"out": out, "cache": cache, "seconds": f"{0.95 * seconds:.0f}"}
@@ -151,7 +151,7 @@ def find(figures: Any, path: Sequence[str]) -> Any:
 
 
 def table(report: Figures) -> list[tuple[str, str, str, str]]:
-    """What, figure, limit, verdict."""
+    """Return rows of (name, figure, limit, verdict)."""
     rows, tiny = [], report["command"].endswith("--tiny")  # which is no measure of anything
     for wanted in GOALS:
         value = find(report["parts"].get(wanted.part), ("rows", wanted.row, wanted.unit))

@@ -60,12 +60,15 @@ Figures = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Workload:
-    """What is asked of an engine.
+    """A workload of an engine.
 
     Attributes:
-        row: of the table. count: requests at once. prompt_tokens, max_tokens: of each.
-        running: requests that run at once. kv_tokens: of the cache; None: what fits. sizes: that programs are compiled
-            for, beside `running`; None: all powers of two.
+        row: row of the table.
+        count: requests at once.
+        prompt_tokens, max_tokens: tokens of each request.
+        running: requests that run at once.
+        kv_tokens: tokens of the cache; None: as many as fit.
+        sizes: sizes to compile programs for, besides `running`; None: all powers of two.
     """
 
     row: str
@@ -84,7 +87,7 @@ class Workload:
 
     @property
     def flags(self) -> Figures:
-        """Of its engine."""
+        """Flags of its engine."""
         sizes = {"max_running_requests": self.running, "max_total_tokens": self.kv_tokens, "cuda_graph_bs": self.sizes}
         return {name: value for name, value in sizes.items() if value is not None}
 
@@ -128,7 +131,7 @@ class Bench:
         (folder / "config.json").write_text(json.dumps(self._config))
 
     def measure_workloads(self) -> None:
-        """Those that h200.sh has goals for."""
+        """Measure the workloads with goals in h200.sh."""
         for workload in self._workloads:
             if self._engine is None or workload.flags != self._flags:
                 self._start(workload.flags)
@@ -173,7 +176,7 @@ class Bench:
             self._engine = None
 
     def _sweep(self, max_running: int) -> None:
-        """Decode rate by requests at once, beside what the card's bandwidth and matrix units allow."""
+        """Measure the decode rate by number of requests, with the limits of the card's bandwidth and matrix units."""
         roofline = self._roofline()
         few, many = (4, 24) if self._tiny else (FEW, MANY)
         for count in (size for size in BATCH_SIZES if size <= max_running):
@@ -204,14 +207,15 @@ class Bench:
         self._tell(f"trace of {count}", {name: value for name, value in found.items() if name != "kernels"})
 
     def _roofline(self) -> Roofline:
-        """Of one card as it was measured, not as its data sheet has it."""
+        """Return the roofline of one card as measured, not from its data sheet."""
         place = SLICES["h200-1"]
         place = dataclasses.replace(place, chip=dataclasses.replace(place.chip, bandwidth=BANDWIDTH, flops=FLOPS))
         flags = EngineConfig.from_flags({"model_path": str(self._folder), "max_running_requests": max(BATCH_SIZES)})
         return Roofline(Deployment.of(flags, ModelConfig.from_hf(self._config), place))
 
     def _run(self, workload: Workload) -> Figures:
-        """Tokens per second; of one request alone those after its first, so that its prompt does not count."""
+        """Return tokens per second; a single request counts only tokens after its first, so that its prompt does not
+        count."""
         assert self._engine is not None
         params = {"temperature": 0.0, "max_new_tokens": workload.max_tokens, "ignore_eos": True}
         prompts = self._prompts(workload.count, workload.prompt_tokens)
@@ -235,7 +239,7 @@ class Bench:
         return {"seconds": seconds, "tokens/s": generated / seconds, "prompt tokens/s": prompt_tokens / seconds}
 
     def _timed(self, count: int, max_tokens: int) -> float:
-        """Seconds that so many requests at once take."""
+        """Return the seconds of `count` requests at once."""
         assert self._engine is not None
         params = {"temperature": 0.0, "max_new_tokens": max_tokens, "ignore_eos": True}
         prompts = self._prompts(count, PROMPT)

@@ -10,9 +10,11 @@ class AttentionWorkload:
     """A step of requests of (cached before, new) tokens each.
 
     Attributes:
-        num_heads: N. num_kv_heads: K. head_size: H.
-        kv_dtype: of the cache; queries are bfloat16.
-        num_layers: caches that take turns, so that none is found in the device's own cache.
+        num_heads: N.
+        num_kv_heads: K.
+        head_size: H.
+        kv_dtype: dtype of the cache; queries are bfloat16.
+        num_layers: caches that are used in alternation, so that none is found in the device's own cache.
         page_size: S.
     """
 
@@ -34,12 +36,12 @@ class AttentionWorkload:
         return sum(before + new for before, new in self.lengths)
 
     def cache_bytes(self, itemsize: int) -> int:
-        """Of the keys and values that a layer reads at least once."""
+        """Return the bytes of keys and values that a layer reads at least once."""
         return self.num_keys * self.num_kv_heads * self.head_size * 2 * itemsize
 
     @property
     def flops(self) -> int:
-        """Of a layer's two products, for the keys that each query sees."""
+        """Operations of a layer's two products, for the keys that each query sees."""
         pairs = sum(new * before + new * (new + 1) // 2 for before, new in self.lengths)
         return 4 * pairs * self.num_heads * self.head_size
 

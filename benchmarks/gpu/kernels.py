@@ -46,7 +46,7 @@ TOLERANCE = 0.03  # largest difference from the portable backend, of outputs of 
 
 
 def median_seconds(call: Callable[[], Any], tiny: bool) -> float:
-    """Of a call that returns arrays: the median over rounds of enough calls to hide the dispatch."""
+    """Return the median over rounds of enough calls to hide the dispatch, for a call that returns arrays."""
     jax.block_until_ready(call())
     rounds, calls = (1, 1) if tiny else (9, 10)
     seconds = []
@@ -67,7 +67,7 @@ def copy_bandwidth(tiny: bool) -> float:
 
 
 def make_step(workload: AttentionWorkload) -> tuple[jax.Array, list[KVPages], AttentionMetadata]:
-    """Queries, the caches of the layers, and what the op is told: random pages in random order."""
+    """Make queries, the caches of the layers, and metadata with random pages in random order."""
     rng = np.random.default_rng(0)
     totals = np.array([before + new for before, new in workload.lengths], np.int32)
     counts = -(-totals // workload.page_size)
@@ -136,7 +136,7 @@ def time_attention(workload: AttentionWorkload, target: Target, backend: str, ti
 
 
 def time_experts(workload: ExpertsWorkload, target: Target, tiny: bool, bandwidth: float) -> Figures:
-    """Error and speed of one grouped product, beside ragged_dot as XLA compiles it."""
+    """Measure error and speed of one grouped product, in comparison with XLA's ragged_dot."""
     rng = np.random.default_rng(0)
     sizes = np.bincount(rng.integers(workload.num_experts, size=workload.num_rows), minlength=workload.num_experts)
     group_sizes = jnp.asarray(sizes, jnp.int32)
@@ -162,7 +162,7 @@ def time_experts(workload: ExpertsWorkload, target: Target, tiny: bool, bandwidt
 
 
 def torch_figures(tiny: bool, seconds: float) -> Figures:
-    """What kernels_torch.py measures; its failure is told, not fatal."""
+    """Run kernels_torch.py and return its figures; a failure is reported, not fatal."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "torch.json"
         script = Path(__file__).with_name("kernels_torch.py")

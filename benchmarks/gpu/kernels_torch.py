@@ -22,7 +22,7 @@ from benchmarks.support.report import write
 
 
 def median_seconds(call: Callable[[], Any], tiny: bool) -> float:
-    """Of a call on torch's current device."""
+    """Return the median seconds of a call on torch's current device."""
     import torch
 
     rounds, calls = (1, 1) if tiny else (9, 10)
@@ -46,10 +46,10 @@ def median_seconds(call: Callable[[], Any], tiny: bool) -> float:
 
 
 def measure(workload: AttentionWorkload, tiny: bool, *, flex: bool) -> dict[str, float]:
-    """µs a layer, by implementation; those that refuse are left out.
+    """Measure µs a layer, by implementation; implementations that refuse are left out.
 
     Args:
-        flex: FlexAttention, which torch compiles first, in place of SDPA's.
+        flex: use FlexAttention, which torch compiles first, instead of SDPA.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel

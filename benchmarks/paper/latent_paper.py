@@ -64,7 +64,7 @@ def attention_bytes(one: Deployment) -> int:
 
 
 def cached_tokens(row: Row, one: Deployment, num_requests: int) -> int:
-    """That the slice's memory holds; 0: not even the weights fit."""
+    """Return the cached tokens that the slice's memory holds; 0: not even the weights fit."""
     config = mixture_paper.flags(row, num_requests)
     try:
         return row.parallel.dp_size * one.plan(config, one.estimated_workspace()).num_tokens
@@ -73,7 +73,7 @@ def cached_tokens(row: Row, one: Deployment, num_requests: int) -> int:
 
 
 def figures(topology: str, ranks: int, num_requests: int, context: int, *, compiles: bool) -> dict[str, Any]:
-    """Of a slice, one division; milliseconds of the parts of a decode step on a device."""
+    """Return the figures of one division of a slice; milliseconds of the parts of a decode step on a device."""
     row, mine = row_of(topology, ranks), num_requests // ranks
     one = deployment(row, mine, None)
     chip, devices = one.place.chip, one.num_shards
@@ -116,7 +116,7 @@ def sums(ranks: int, devices: int, num_requests: int) -> float:
 
 
 def compiled_figures(row: Row, mine: int, link: float) -> dict[str, Any]:
-    """What the compiled steps of few layers say of all layers."""
+    """Extrapolate from the compiled steps of few layers to all layers."""
     few, more = (compiled(row, mine, depth) for depth in DEPTHS)
     sent = few.sent + (SPARSE - 1) * (more.sent - few.sent)
     return {
@@ -131,8 +131,8 @@ def compiled_figures(row: Row, mine: int, link: float) -> dict[str, Any]:
 
 
 def padding(ranks: int, chunk: int, num_decodes: int) -> dict[str, float]:
-    """What it costs that one rank computes a chunk while the others decode so many requests each: all ranks compute
-    steps of one shape, so their rows are gathered with as many rows of padding."""
+    """Return the cost of a step in which one rank computes a chunk while each other rank decodes `num_decodes`
+    requests: all ranks compute steps of one shape, so their rows are gathered with as many rows of padding."""
     real = chunk + (ranks - 1) * num_decodes
     gathered = ranks * chunk
     return {
@@ -146,7 +146,8 @@ def padding(ranks: int, chunk: int, num_decodes: int) -> dict[str, float]:
 
 
 def leaves(topology: str, ranks: int) -> list[str]:
-    """Rows of a table: of a dense and a sparse layer and what is beside them, how each array of the weights lies."""
+    """Return rows of a table: the division of each array of weights, for a dense and a sparse layer and the parts
+    outside layers."""
     one = deployment(row_of(topology, ranks), 8, None)
     rows = []
     for path, leaf in nnx.to_flat_state(nnx.state(unflatten_model(one.structure, one.weights))):

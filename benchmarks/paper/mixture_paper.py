@@ -89,14 +89,14 @@ ROWS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Program:
-    """A compiled decode step of so many layers, on one device.
+    """A compiled decode step of some layers, on one device.
 
     Attributes:
         sent: bytes that the device sends for sums and gathers.
-        collectives: how many.
+        collectives: number of these.
         brought: bytes of experts' arrays that are copied or changed outside of kernels.
-        cycles: XLA:TPU's estimate, of all but kernels.
-        argument_bytes, temp_bytes: the compiler's, of weights and state, and of scratch memory.
+        cycles: XLA:TPU's estimate, without kernels.
+        argument_bytes, temp_bytes: the compiler's figures of weights and state, and of scratch memory.
     """
 
     sent: float
@@ -109,7 +109,11 @@ class Program:
 
 
 def flags(row: Row, num_requests: int) -> EngineConfig:
-    """Of a server. Args: num_requests: of a rank."""
+    """Return the config of a server.
+
+    Args:
+        num_requests: requests of a rank.
+    """
     # For eight requests or more: the smallest step of one for a single request has one row.
     scheduler = SchedulerConfig(max_running_requests=max(8, num_requests) * row.parallel.dp_size)
     source = ModelSource(model_path=row.model, context_length=2 * CONTEXT)
@@ -147,7 +151,11 @@ def compiled(row: Row, num_requests: int, depth: int) -> Program:
 
 
 def read_program(hlo: str, expert_shapes: set[str], compile_seconds: float) -> Program:
-    """Args: expert_shapes: of whole arrays of experts on a device, such as bf16[32,2048,768]."""
+    """Read the figures of a program.
+
+    Args:
+        expert_shapes: shapes of whole arrays of experts on a device, such as bf16[32,2048,768].
+    """
     sent, count, brought, cycles, is_entry = 0.0, 0, 0.0, 0, False
     for line in hlo.splitlines():
         if line.endswith("{"):
@@ -185,7 +193,7 @@ def _size(shape: str) -> float:
 
 
 def _expert_shapes(one: Deployment) -> set[str]:
-    """As XLA writes them; only those of three dimensions."""
+    """Return the three-dimensional shapes of experts, in XLA's notation."""
     found = set()
     for leaf in one.weights:
         shape = leaf.sharding.shard_shape(leaf.shape)

@@ -125,7 +125,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Those of a file, in the order of ROWS; none if there is no file."""
+    """Read the rows of a file, in the order of ROWS; none if there is no file."""
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
     return sorted(rows, key=lambda row: ROWS.index((row["model"], row["slice"])))
 

@@ -94,7 +94,7 @@ class Prompts:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What one side has to do; sent to its process as JSON.
+    """The task of one side; sent to its process as JSON.
 
     Attributes:
         flags: more launch flags of palladio-server.
@@ -254,7 +254,7 @@ def run_side(task: Task) -> dict[str, Any]:
 
 
 def run_in_process(task: Task, limit: float) -> dict[str, Any]:
-    """What the side measured, or {"error": …}."""
+    """Return the figures of the side, or {"error": …}."""
     command = [sys.executable, __file__, "--task", json.dumps(dataclasses.asdict(task))]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -104,7 +104,7 @@ class Sample:
 
 
 def cpu_features() -> list[str]:
-    """Those that decide how fast a CPU multiplies."""
+    """List the features that decide how fast a CPU multiplies."""
     try:
         words = set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
@@ -126,7 +126,7 @@ def workloads_of(model: str, names: Sequence[str]) -> list[Workload]:
 def sides_of(
     args: argparse.Namespace, checkpoint: Path, workloads: Sequence[Workload], published: Path | None = None
 ) -> Iterator[Side]:
-    """Those that can run here; the reasons of the others go to standard error.
+    """Yield the sides that can run here; print the reasons of the others to standard error.
 
     Args:
         published: the GGUF file that the checkpoint was made of.
@@ -246,8 +246,8 @@ def run_side(
 
 
 def medians(rounds: Sequence[Mapping[str, Any]], name: str) -> tuple[float | None, int, int]:
-    """Of a side in a workload: its best variant's median of tokens per second, and samples that count and that do
-    not."""
+    """Return for a side in a workload its best variant's median of tokens per second, and the numbers of samples that
+    count and that do not."""
     variants: dict[str, list[float]] = {}
     refused = 0
     for one in rounds:

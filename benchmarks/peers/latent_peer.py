@@ -52,7 +52,11 @@ def load_kernel(clone: Path) -> Any:
 def compile_case(
     kernel: Any, chip: str, heads: int, page_size: int, batch: int, *, transposed: bool, schedules: Path
 ) -> Iterator[dict[str, Any]]:
-    """A row for each of its three kernels. Args: batch: requests that it decodes at once."""
+    """Yield a row for each of its three kernels.
+
+    Args:
+        batch: requests that it decodes at once.
+    """
     mesh = aot_targets.Target("tpu", CHIPS[chip], 0).mesh()
     whole = NamedSharding(mesh, PartitionSpec())
     T, B = 2048, 64

@@ -39,7 +39,12 @@ class BuildError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class LlamaBuild:
-    """Attributes: source: llama.cpp's folder. server, quantize: its programs."""
+    """A build of llama.cpp.
+
+    Attributes:
+        source: llama.cpp's folder.
+        server, quantize: its programs.
+    """
 
     source: Path
     server: Path
@@ -74,7 +79,8 @@ def build_llama_server(cache: Path, *, jobs: int, for_avx2: bool = False) -> Lla
 
 
 def avx2_library(folder: Path) -> Path:
-    """What LD_PRELOAD names to show programs a CPU with AVX2 and nothing newer (avx2_cpu.c); compiled into `folder`.
+    """Return the library that, in LD_PRELOAD, shows programs a CPU with AVX2 and nothing newer (avx2_cpu.c); compiled
+    into `folder`.
 
     Raises:
         BuildError: there is no compiler, or this CPU answers `cpuid` to every program.
@@ -88,10 +94,11 @@ def avx2_library(folder: Path) -> Path:
 
 
 def to_gguf(build: LlamaBuild, checkpoint: Path, dtype: str, python: str) -> Path:
-    """A checkpoint as llama.cpp reads it, beside the build; converted at the first call.
+    """Return a checkpoint in llama.cpp's format, in the folder of the build; converted at the first call.
 
     Args:
-        dtype: f32, bf16 or q8_0. python: one with torch and transformers, which convert.
+        dtype: f32, bf16 or q8_0.
+        python: a Python with torch and transformers, which convert.
 
     Raises:
         BuildError: the conversion failed.
@@ -106,7 +113,8 @@ def to_gguf(build: LlamaBuild, checkpoint: Path, dtype: str, python: str) -> Pat
 
 
 def with_dtype(build: LlamaBuild, file: Path, dtype: str) -> Path:
-    """A published GGUF file with its weights in another type, beside the build; converted at the first call.
+    """Return a published GGUF file with its weights in another type, in the folder of the build; converted at the first
+    call.
 
     Args:
         dtype: f32, bf16 or q8_0.

@@ -109,7 +109,7 @@ async def throughput(client: httpx.AsyncClient, args: argparse.Namespace) -> dic
 
 
 async def interactive(target: Target, args: argparse.Namespace, seed: int) -> list[Answer]:
-    """One conversation after another, for so many seconds; each prompt is new."""
+    """Run one conversation after another, for --seconds; each prompt is new."""
     answers: list[Answer] = []
     deadline = time.monotonic() + args.seconds
     async with target.client() as client:

@@ -28,7 +28,7 @@ from benchmarks.support.checkpoints import make_checkpoint
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.stats_report import upper_bound
-from palladio.runtime.interface.outputs.step_tokens import by_request
+from palladio.runtime.interface.outputs.token_output import by_request
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 
@@ -37,7 +37,13 @@ MAX_ID = 2000  # ids below this are ordinary tokens of every checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class Arrival:
-    """Attributes: at: seconds from the start. prompt: token ids. max_tokens: generated in full (no stop ids)."""
+    """An arriving request.
+
+    Attributes:
+        at: seconds from the start.
+        prompt: token ids.
+        max_tokens: generated in full (no stop ids).
+    """
 
     at: float
     prompt: list[int]

@@ -70,7 +70,7 @@ async def visit(app: Any, query: str) -> int:
 
 @contextlib.asynccontextmanager
 async def watched(app: Any, times: float) -> AsyncIterator[None]:
-    """The history goes on, and somebody looks, so many times as often as they do."""
+    """Run the history and a visitor, `times` times as often as usual."""
     history = app.state.sampler.history
 
     async def look() -> None:
@@ -132,7 +132,7 @@ async def measure_questions(app: Any, engine: AsyncEngine, num_pages: int) -> di
 
 @contextlib.contextmanager
 def hurried(times: float) -> Iterator[None]:
-    """Apps that are made within are sampled and mapped so many times as often as others."""
+    """Sample and map apps that are made in this context `times` times as often as others."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(Sampler.__init__, "__defaults__", (sampler.INTERVAL / times,)))
         stack.enter_context(mock.patch.object(sampler, "MAP_INTERVAL", sampler.MAP_INTERVAL / times))

@@ -119,7 +119,7 @@ class HealthProbe:
 
 
 class Samples:
-    """py-spy beside a request. Without py-spy there are none."""
+    """py-spy during a request. Without py-spy there are no samples."""
 
     def __init__(self, pid: int, folder: Path, seconds: float) -> None:
         self._path = folder / "samples"
@@ -183,7 +183,7 @@ def measure(server: RunningServer, largest: Largest, room: Room, args: argparse.
 
 
 def send_bodies(address: str, num_clients: int, body: bytes, seconds: float) -> dict[str, int]:
-    """How many answers there were, by status."""
+    """Return the number of answers, by status."""
     counts: collections.Counter[str] = collections.Counter()
     until = time.monotonic() + seconds
 
@@ -220,7 +220,7 @@ def wait_for_health(address: str) -> float:
 
 
 def measure_beside_clients(args: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds that /health takes beside clients that send large bodies, and what these were answered."""
+    """Measure the milliseconds of /health while clients send large bodies, and count the answers of these."""
     text = text_of(int(args.megabytes * 1e6))
     body = json.dumps({"messages": [{"role": "user", "content": text}], "max_tokens": 1}).encode()
     with tempfile.TemporaryDirectory() as name, multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -265,7 +265,11 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def table(rows: Sequence[Row], before: Sequence[Row] = ()) -> str:
-    """In Markdown. Args: before: of another tree; what it has stands in front of an arrow."""
+    """Format rows in Markdown.
+
+    Args:
+        before: rows of another tree, shown before an arrow.
+    """
     earlier = {(row.path, row.name): row.cells() for row in before}
     lines = [HEAD, ("---",) * len(HEAD)]
     for row in rows:

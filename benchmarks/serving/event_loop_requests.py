@@ -15,7 +15,7 @@ _USER: list[dict[str, Any]] = [{"role": "user", "content": "a"}]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Room:
-    """What a server takes: bytes and values of a body, tokens of the context."""
+    """The limits of a server: bytes and values of a body, tokens of the context."""
 
     num_bytes: int
     num_values: int
@@ -43,7 +43,7 @@ def _text(room: Room, share: float = 1.0) -> str:
 
 
 def _words(room: Room) -> str:
-    """As long as a prompt may be that fits the context."""
+    """Make the longest prompt that fits the context."""
     return "a " * (room.context - 64)
 
 
@@ -76,7 +76,7 @@ def _format(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schema(size: int) -> dict[str, Any]:
-    """About so many characters: an object of objects."""
+    """Make a schema of about `size` characters: an object of objects."""
     inner = {f"p{number}": {"type": "object", "properties": {"a": {"type": "integer"}}} for number in range(400)}
     count = max(1, size // len(json.dumps(inner)))
     return {"type": "object", "properties": {f"q{n}": {"type": "object", "properties": inner} for n in range(count)}}

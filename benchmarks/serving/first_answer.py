@@ -61,7 +61,7 @@ def first_answer(source: str, clone: Path, home: Path, limit: float) -> dict[str
 
 
 def _ask(client: openai.OpenAI) -> str | None:
-    """None: nobody answers yet."""
+    """Ask for an answer; None: no server answers yet."""
     try:
         model = client.models.list().data[0].id
         messages: Any = [{"role": "user", "content": QUESTION}]

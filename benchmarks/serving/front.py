@@ -36,8 +36,7 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.calls import AbortRequests, FromEngine, Shutdown, StepOutputs, ToEngine
 from palladio.runtime.interface.messages.engine_state import EngineReady
-from palladio.runtime.interface.outputs.step_tokens import PlainTokens
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, PlainTokens, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.transport import Receive
@@ -50,10 +49,10 @@ FIRST_ID = 300
 
 
 class FakeTransport:
-    """An engine that has a token for every running request at each step.
+    """A fake engine that makes a token for every running request at each step.
 
     Args:
-        interval: seconds between steps; 0: as fast as the loop turns.
+        interval: seconds between steps; 0: as fast as the event loop runs.
         steps: gets the time of each step, in ns since boot.
     """
 
@@ -177,9 +176,9 @@ async def measure(
 
 
 def measure_process(args: argparse.Namespace) -> dict[str, Any]:
-    """Microseconds of CPU for an event, of the HTTP process and of the engine's. Each turn has requests of two tokens
-    first: what they take is a request's start, but for their events, and what longer ones take more is that of events
-    alone."""
+    """Measure microseconds of CPU for an event, of the HTTP process and of the engine's. Each round first has requests
+    of two tokens: their cost is a request's start, except their events; the additional cost of longer ones is that of
+    events alone."""
     server = FrontServer(args.port, args.interval_ms / 1e3)
     try:
         wait_for_server(f"http://127.0.0.1:{args.port}", 60)
@@ -208,7 +207,8 @@ def one_turn(args: argparse.Namespace, server: FrontServer) -> dict[str, float]:
 
 
 def added_latency(steps: list[int], arrivals: list[list[tuple[int, int]]]) -> dict[str, float]:
-    """Milliseconds from a step to its tokens at the client; a token's id tells the step, of which there are < 1000."""
+    """Return milliseconds from a step to its tokens at the client; a token's id names the step, of which there are <
+    1000."""
     assert len(steps) < 1000, "fewer --tokens, please"
     delays = [1e-6 * (came - steps[token_id - FIRST_ID - 1]) for stream in arrivals for token_id, came in stream]
     return {f"p{q}": float(np.percentile(delays, q)) for q in (50, 90, 99)} | {"count": len(delays)}

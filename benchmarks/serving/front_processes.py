@@ -22,8 +22,7 @@ from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress
 from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest, RankStats
-from palladio.runtime.interface.outputs.step_tokens import NewTokens, PlainTokens
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, PlainTokens, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.activity import Activity
@@ -35,7 +34,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")  # a second
 
 
 class PacedCore:
-    """A TokenEngine with a token for every running request at each step. Args: interval: seconds between steps."""
+    """A TokenEngine with a token for every running request at each step.
+
+    Args:
+        interval: seconds between steps.
+    """
 
     spare_seconds = 0.0
 
@@ -71,7 +74,8 @@ class PacedCore:
             self._new.discard(request_id)
 
     def step(self) -> list[NewTokens]:
-        """As the engine's: one output of all tokens from which nothing follows, and one of each that begins or ends."""
+        """Make outputs as the engine does: one for all tokens without consequences, and one for each request that
+        begins or ends."""
         time.sleep(max(0.0, self._due - time.monotonic()))
         self._due = time.monotonic() + self._interval
         self._number += 1
@@ -130,7 +134,7 @@ def _children(thread: Path) -> list[str]:
 
 
 def _seconds(pid: str) -> tuple[float, float]:
-    """Of its threads, and of these in the kernel, which the system counts in ticks only."""
+    """Return CPU seconds of its threads, and of these in the kernel, which the system counts in ticks only."""
     threads = list(Path(f"/proc/{pid}/task").iterdir())
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     total = sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads)

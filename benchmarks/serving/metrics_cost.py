@@ -47,7 +47,13 @@ from palladio.runtime.scheduling.state.request import Request
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Attributes: streams: at once. tokens: of each. words: of each prompt."""
+    """The load of both sides.
+
+    Attributes:
+        streams: streams at once.
+        tokens: tokens of each.
+        words: words of each prompt.
+    """
 
     streams: int
     tokens: int
@@ -55,7 +61,7 @@ class Load:
 
 
 class SwitchedTracer:
-    """The engine's tracer, which can be told to do nothing; its hooks are bound when the engine is made."""
+    """The engine's tracer, with a switch; its hooks are bound when the engine is made."""
 
     def __init__(self) -> None:
         self.is_on = True
@@ -132,8 +138,13 @@ async def stream(app: Any, body: dict[str, Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """Attributes: rate: tokens per second of all streams together. front, engine: CPU time per token of the event
-    loop's thread and of the engine's, in µs: what other programs of a busy machine take hardly shows in it."""
+    """Figures of one round.
+
+    Attributes:
+        rate: tokens per second of all streams together.
+        front, engine: CPU time per token of the event loop's thread and of the engine's, in µs: other programs of a
+            busy machine hardly affect it.
+    """
 
     rate: float
     front: float

@@ -71,7 +71,7 @@ def stream(url: str, num_tokens: int) -> Iterator[float]:
 
 
 def gaps(url: str, seconds: float, goes_on: Callable[[], bool]) -> dict[str, float]:
-    """Of streams one after the other, as long as it goes on and at most for so long: milliseconds between tokens."""
+    """Return milliseconds between tokens of consecutive streams, while `goes_on()` holds and for at most `seconds`."""
     deadline, found = time.perf_counter() + seconds, []
     while goes_on() and time.perf_counter() < deadline:
         times = list(stream(url, STREAM_TOKENS))
@@ -81,7 +81,8 @@ def gaps(url: str, seconds: float, goes_on: Callable[[], bool]) -> dict[str, flo
 
 
 def token_times(url: str, num_streams: int, seconds: float) -> list[float]:
-    """When the tokens of so many streams came, one answer after the other in each: seconds since the begin."""
+    """Return the arrival times of the tokens of `num_streams` streams, with one answer after the other in each: seconds
+    since the start."""
     start = time.perf_counter()
 
     def run() -> list[float]:
@@ -121,7 +122,8 @@ def rates(url: str, num_streams: int, limit: float) -> dict[str, Any]:
 
 
 def ask(url: str) -> bool:
-    """Whether the server answers a request of one token; no chat, since not each published file has a template."""
+    """Return whether the server answers a request of one token; no chat, since not each published file has a
+    template."""
     body = {"prompt": "Hi", "max_tokens": 1, "temperature": 0}
     request = urllib.request.Request(
         f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}

@@ -73,7 +73,7 @@ FRAMES = """(seconds) => new Promise((resolve) => {
 
 
 def text_of(tokens: int) -> list[str]:
-    """So many pieces of four characters, which is about what a token of English has."""
+    """Make pieces of four characters, about the size of an English token, one for each of `tokens`."""
     text = "".join(SAMPLE.format(n=n) for n in range(1, 2 + tokens * 4 // len(SAMPLE)))
     return [text[at : at + 4] for at in range(0, tokens * 4, 4)]
 
@@ -140,7 +140,7 @@ def scripted_server() -> Iterator[str]:
 
 
 def measure_bytes() -> dict[str, int]:
-    """Of all files that the chat page can load, licences left out."""
+    """Return the bytes of all files that the chat page can load, without licences."""
     folders = ("chat/", "shared/", "style/", "vendor/")
     files = [
         file
@@ -218,7 +218,7 @@ def measure_stream(browser: Any, url: str, rate: int, seconds: float) -> dict[st
 
 
 def measure_history(browser: Any, url: str, number: int) -> dict[str, Any]:
-    """A conversation of so many messages: opened, scrolled through in fifty jumps, written to."""
+    """Measure a conversation of `number` messages: open it, scroll through it in fifty jumps, write to it."""
     page = _page(browser, url, {})
     text = "".join(text_of(100))
     messages = [{"role": ("user", "assistant")[n % 2], "content": f"Message {n}. {text}"} for n in range(number)]

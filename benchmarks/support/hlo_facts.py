@@ -1,5 +1,5 @@
-"""What a compiled program does that a step should not, read from its optimized HLO: copies of the cache, widened
-weights, calls of the host, collectives, cycles."""
+"""Defects of a compiled step program, read from its optimized HLO: copies of the cache, widened weights, calls of the
+host, collectives, cycles."""
 
 import collections
 import dataclasses
@@ -30,19 +30,22 @@ _CALLBACK = re.compile(r'custom_call_target="\w*callback')
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
-    """What an optimized program does that a step of an engine should not.
+    """Facts about an optimized program that show operations that an engine's step should not have.
 
     Attributes:
         widened: results outside of fusions that are as large as a quantized weight, and of more bits.
         cache_copies: copies, transpositions and conversions of a whole layer's cache.
         host_calls: callbacks, infeeds, outfeeds, sends and receives.
         branches: conditionals.
-        loops: all of them, also those within others. data_loops: those whose trip count the compiler does not know.
-        collectives: how many of each shape and kind. loop_collectives: those of them that a loop's turn makes.
-        cycles: XLA:TPU's estimates, of the entry and of each other computation that has some, such as a loop's turn.
-        products: how many of each pair of operands' types, or by which of a library's functions.
-        product_cycles: the part of the entry's that is products and what is fused with them; 0 of a GPU.
-        small_operations: of the entry: fusions, copies, pads and so on that are no products. Of a TPU.
+        loops: all loops, also those within others.
+        data_loops: loops whose trip count the compiler does not know.
+        collectives: number of each shape and kind.
+        loop_collectives: number of those in each iteration of a loop.
+        cycles: XLA:TPU's estimates, of the entry and of each other computation that has some, such as an iteration of a
+            loop.
+        products: number of each pair of operands' types, or by which of a library's functions.
+        product_cycles: the entry's cycles of products and their fusions; 0 for a GPU.
+        small_operations: operations of the entry that are no products: fusions, copies, pads and so on. For a TPU.
     """
 
     widened: int
@@ -111,7 +114,7 @@ def _collectives(lines: Iterable[str]) -> dict[str, int]:
 
 
 def loop_collectives(hlo: str) -> dict[str, int]:
-    """See Facts."""
+    """Count collectives in iterations of loops, by shape and kind."""
     lines: dict[str, list[str]] = collections.defaultdict(list)
     computation = ""
     for line in hlo.splitlines():
@@ -151,7 +154,7 @@ class Operation:
 
 
 def entry_operations(hlo: str) -> Iterator[Operation]:
-    """Of an optimized program, in its order."""
+    """Yield the operations of an optimized program, in its order."""
     multiplies, is_entry = _computations_with_products(hlo), False
     for line in hlo.splitlines():
         if start := _COMPUTATION.match(line):
@@ -164,7 +167,7 @@ def entry_operations(hlo: str) -> Iterator[Operation]:
 
 
 def _products(hlo: str) -> dict[str, int]:
-    """See Facts.products."""
+    """Count products by their operands' types, or by library function."""
     types = dict(_TYPE.findall(hlo))
     found = collections.Counter(f"{types[a]} x {types[b]} -> {out}" for out, a, b in _OPERANDS.findall(hlo))
     found.update(_LIBRARY.findall(hlo))
@@ -172,7 +175,7 @@ def _products(hlo: str) -> dict[str, int]:
 
 
 def _computations_with_products(hlo: str) -> set[str]:
-    """Names, those that call them from within a fusion included."""
+    """Return names of computations with products, including computations that call them from within a fusion."""
     found: set[str] = set()
     while True:
         before, computation = len(found), ""
@@ -187,7 +190,7 @@ def _computations_with_products(hlo: str) -> set[str]:
 
 
 def _wide_results(hlo: str) -> Iterator[int]:
-    """Sizes of the results of 16 bits and more that a program keeps in memory: those outside of fusions."""
+    """Yield sizes of the results of 16 bits and more that a program keeps in memory: results outside of fusions."""
     fused = {match[1] for line in hlo.splitlines() if (match := _FUSION.search(line))}
     is_fused = False
     for line in hlo.splitlines():

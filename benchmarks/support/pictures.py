@@ -34,7 +34,7 @@ def read(name: str) -> Any:
 
 
 def best_at() -> Figure:
-    """What the README says: starts, crashes, batches."""
+    """Draw the figures of the README: starts, crashes, batches."""
     figure = Figure(figsize=(10.5, 3.4), layout="constrained", facecolor="white")
     starts, fates, chats = figure.subplots(1, 3, width_ratios=(1, 1.2, 1))
     _starts(starts)

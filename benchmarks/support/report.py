@@ -1,4 +1,4 @@
-"""How a benchmark tells its result."""
+"""Output of a benchmark's result."""
 
 import json
 import statistics
@@ -22,7 +22,7 @@ def report(script: str, argv: Sequence[str] | None, result: Mapping[str, Any], o
 
 
 def write(figures: Mapping[str, Any], out: Path | None) -> None:
-    """Figures so far, in place of earlier ones: whoever is killed meanwhile leaves those."""
+    """Write the figures so far over earlier ones: they survive if the benchmark is killed."""
     if out:
         draft = out.with_name(f"{out.name}.part")
         draft.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
@@ -35,6 +35,6 @@ def write_rows(rows: Sequence[Mapping[str, Any]], out: Path | None) -> None:
 
 
 def quartiles(values: Sequence[float]) -> dict[str, float]:
-    """The median of pairs of turns, which follow each other, and how far half of them lie apart."""
+    """Return the median of pairs of consecutive rounds, and the quartiles."""
     low, middle, high = statistics.quantiles(values, n=4)
     return {"median": middle, "low": low, "high": high}

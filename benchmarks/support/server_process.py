@@ -27,7 +27,7 @@ PACKAGES = ("jax", "jaxlib", "numpy", "transformers", "torch", "httpx", "uvicorn
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process and its descendants take: bytes of resident memory (pss: what they share counts once), open files
+    """Resources of a process and its descendants: bytes of resident memory (pss: shared memory counts once), open files
     (sockets too), threads."""
 
     rss: int = 0
@@ -46,8 +46,8 @@ class RunningServer:
 
     Attributes:
         url: its address, without a path.
-        process: None where somebody else started it.
-        log: what it prints; None where somebody else started it.
+        process: its process; None: another program started it.
+        log: its output; None: another program started it.
     """
 
     url: str
@@ -60,7 +60,7 @@ class RunningServer:
 
 
 def exit_on_sigterm() -> None:
-    """Makes this process end its servers too when it is told to end, by `timeout` for example."""
+    """Make this process end its servers too when it gets SIGTERM, from `timeout` for example."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
@@ -81,11 +81,11 @@ def palladio_command(model_path: str | None, flags: Sequence[str]) -> list[str]:
 def running_server(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Iterator[RunningServer]:
-    """Starts `command` with a --host and a --port, waits until /health is 200, and ends it in the end.
+    """Start `command` with a --host and a --port, wait until /health is 200, and end it at exit.
 
     Args:
-        environment: beside this process's own.
-        folder: where it runs; default: where this process does.
+        environment: variables in addition to this process's own.
+        folder: its working folder; default: this process's.
 
     Raises:
         RuntimeError: it ended before it was ready.
@@ -145,7 +145,7 @@ def wait_until_healthy(url: str, process: subprocess.Popen[str], limit: float) -
 
 
 def usage_of_tree(pid: int) -> Usage:
-    """Of a process and all of its descendants together; Usage() when it has ended. Linux only."""
+    """Return the usage of a process and all of its descendants together; Usage() when it has ended. Linux only."""
     return sum(map(_usage_of, _tree_of(pid)), Usage())
 
 
@@ -155,7 +155,7 @@ def peak_of_tree(pid: int) -> int:
 
 
 def cpu_seconds_of_tree(pid: int) -> float:
-    """CPU time of a process and all of its descendants, those that have ended included. Linux only."""
+    """Return the CPU time of a process and all of its descendants, including ended ones. Linux only."""
     return sum(_cpu_seconds_of(member) for member in _tree_of(pid))
 
 
@@ -233,7 +233,7 @@ def _peak_of(pid: int) -> int:
 
 
 def provenance() -> dict[str, Any]:
-    """What every report says of its making: date, machine, versions, command."""
+    """Return the origin of a report: date, machine, versions, command."""
     versions = {"palladio": __version__}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

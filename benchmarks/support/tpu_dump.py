@@ -29,7 +29,10 @@ def dump_to(folder: Path) -> None:
 class Segment:
     """Bundles in a row without a label between them, so run one after the other.
 
-    Attributes: depth: loops around it. bundles: how many. units: slots used, by unit.
+    Attributes:
+        depth: loops around it.
+        bundles: number of bundles.
+        units: slots used, by unit.
     """
 
     depth: int
@@ -38,7 +41,7 @@ class Segment:
 
 
 def read_schedule(folder: Path, kernel: str) -> list[Segment]:
-    """Of the last compiled kernel whose name holds `kernel`."""
+    """Read the schedule of the last compiled kernel whose name holds `kernel`."""
     file = max(f for f in folder.glob(f"*{kernel}*final_bundles.txt") if "schedule-analysis" not in f.name)
     rows = _usage(max(folder.glob(f"*{kernel}*{_USAGE}")))
     segments: list[Segment] = []
@@ -54,8 +57,8 @@ def read_schedule(folder: Path, kernel: str) -> list[Segment]:
 
 
 def spill_slots(folder: Path, *kernels: str) -> dict[str, int]:
-    """Stores that the register allocator added to each kernel whose name begins with one of those, counted once however
-    often they run."""
+    """Count the stores that the register allocator added to each kernel whose name begins with one of `kernels`, once
+    however often they run."""
     column = UNITS.index("SPILL")
     spills: dict[str, int] = {}
     for file in sorted(folder.glob(f"*{_USAGE}")):

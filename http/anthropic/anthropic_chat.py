@@ -6,8 +6,7 @@ from typing import Any
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest, MessagesRequest
 from palladio.http.wire.errors import THREAD_UNSUPPORTED
-from palladio.http.wire.field_map import FieldMap, message_paths
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import FieldMap, WarningList, message_paths
 from palladio.http.wire.protocol import check_tool_fields, screen
 from palladio.http.wire.protocol_chat import ChatRequest, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -127,7 +126,7 @@ def _thinking(body: CountTokensRequest) -> dict[str, Any]:
 
 
 def _check_thread(body: MessagesRequest) -> None:
-    """The code tells Anthropic's SDK to send the whole conversation from now on."""
+    """Refuse `thread`. With this code, Anthropic's SDK sends the whole conversation from now on."""
     if body.thread is not None:
         raise InvalidRequestError(
             "not supported: thread; conversations are not kept here: send all messages, without thread",

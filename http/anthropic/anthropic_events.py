@@ -104,7 +104,7 @@ def _content(block: Block) -> dict[str, Any]:
 
 
 def _input(arguments: str) -> Any:
-    """Of a call; empty where the model wrote what JSON cannot say, such as NaN, or what is nested too deeply."""
+    """Read a call's arguments; empty if they are no JSON (such as NaN) or are nested too deeply."""
     try:
         return read_json(arguments, "arguments") if arguments else {}
     except InvalidRequestError:

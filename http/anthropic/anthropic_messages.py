@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.http.wire.protocol import UnreadFields
 from palladio.runtime.interface.errors import InvalidRequestError
 
@@ -43,7 +43,7 @@ class AnthropicConversation:
             self._add({"role": "system", "content": _joined(blocks, "system")}, "system")
         for position, message in enumerate(body.messages):
             path = f"messages.{position}"
-            self._unread.tell(message, path, _MESSAGE)
+            self._unread.report(message, path, _MESSAGE)
             blocks = self._blocks(message.get("content"), f"{path}.content")
             match message.get("role"):
                 case "user":
@@ -65,7 +65,7 @@ class AnthropicConversation:
     def _blocks(self, content: object, path: str) -> list[dict[str, Any]]:
         blocks = _blocks(content, path)
         for position, block in enumerate(blocks):
-            self._unread.tell(block, f"{path}.{position}", _PART)
+            self._unread.report(block, f"{path}.{position}", _PART)
         return blocks
 
     def _user(self, blocks: Sequence[Mapping[str, Any]], path: str) -> None:
@@ -95,7 +95,7 @@ class AnthropicConversation:
                 case "thinking":
                     thoughts.append(_string(block, "thinking", where))
                 case "redacted_thinking":
-                    pass  # nobody but its maker can read it
+                    pass  # only its maker can read it
                 case "tool_use":
                     calls.append(_tool_use(block, where))
                 case _:
@@ -108,7 +108,7 @@ class AnthropicConversation:
         self._add(message, path)
 
     def _add(self, message: dict[str, Any], path: str) -> None:
-        """Two turns of one side that follow each other are one."""
+        """Add a message; consecutive messages of the user or of the assistant become one."""
         last = self.messages[-1] if self.messages else None
         if last is None or last["role"] != message["role"] or message["role"] not in ("user", "assistant"):
             self.messages.append(message)

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from palladio.http.wire.protocol import AtMost, RequestFields, WireModel
 from palladio.http.wire.protocol_chat import Objects
-from palladio.runtime.interface.request.parameter_checks import MAX_STOP_STRINGS
+from palladio.runtime.interface.request.sampling_params import MAX_STOP_STRINGS
 
 
 class MessageThinking(WireModel):

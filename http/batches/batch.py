@@ -24,7 +24,11 @@ class Usage:
 
     @classmethod
     def of(cls, answer: object) -> Self:
-        """Args: answer: a route's, decoded; the routes call their counts differently."""
+        """Read the usage of a route's answer; the routes name their counts differently.
+
+        Args:
+            answer: the decoded body.
+        """
         usage = _object(_object(answer).get("usage"))
         inputs = usage.get("prompt_tokens", usage.get("input_tokens"))
         outputs = usage.get("completion_tokens", usage.get("output_tokens"))
@@ -56,9 +60,9 @@ class Batch:
         created_at, expires_at, …_at: seconds since the epoch. expired_at while it is finalizing: it will be expired.
         metadata, errors: JSON.
         output_expires_after: seconds that the files of its results stay; None: until they are deleted.
-        total, completed, failed: lines; the error file has those that failed, and those that a cancel or the end of the
-            window has left without an answer.
-    owner: of the API key that it came with, and of all that comes of it; empty: of none.
+        total, completed, failed: counts of lines. The error file has the failed lines and the unanswered lines of a
+            cancelled or expired batch.
+        owner: owner of the API key that created the batch; owns its files too; empty: no owner.
     """
 
     id: str
@@ -111,8 +115,8 @@ class Batch:
         return self.total - self.completed - self.failed if self.status in ("cancelled", "expired") else 0
 
     def as_dict(self) -> dict[str, Any]:
-        """As clients see it. OpenAI's counts have no room for lines without an answer, so they get fields of their
-        own, beside OpenAI's."""
+        """Return the batch as clients see it. OpenAI's counts have no field for unanswered lines, so Palladio adds
+        fields."""
         values = dataclasses.asdict(self)
         shown = {name: values[name] for name in ("id", "endpoint", "model", "input_file_id", "completion_window")}
         files = {"output_file_id": self.output_file_id, "error_file_id": self.error_file_id}

@@ -1,7 +1,7 @@
 """BatchClaims: which server answers which lines of a batch. Ranges of lines are claimed one by one, until none is left.
 
-A claim lasts as long as its server renews its lease. Whoever takes up a range that another server has claimed runs only
-its lines without results; should that other one live on, the first result of a line stays.
+A claim lasts as long as its server renews its lease. A server that takes over a claimed range runs only the lines
+without results; if the first server is alive after all, the first result of a line stays.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ RANGE = 64  # lines
 class Claim:
     """Attributes:
     first, last: numbers of lines.
-    done: those that have results.
+    done: lines that have results.
     """
 
     first: int
@@ -50,7 +50,11 @@ class BatchClaims(Store):
 
     @transaction
     def release(self, connection: Connection, batch_id: str | None = None) -> None:
-        """Frees what this server has claimed. Args: batch_id: default: of all batches."""
+        """Free the ranges that this server has claimed.
+
+        Args:
+            batch_id: default: all batches.
+        """
         statement = "UPDATE batch_ranges SET server = NULL WHERE server = ? AND batch_id = coalesce(?, batch_id)"
         if connection.execute(statement, (self._database.server, batch_id)).rowcount:
             connection.notify()
@@ -63,7 +67,7 @@ class BatchClaims(Store):
 
     @transaction
     def give_up(self, connection: Connection, batch_id: str) -> None:
-        """Nobody can answer what is left."""
+        """Drop the ranges: no server can answer the lines that are left."""
         drop_ranges(connection, batch_id)
 
 

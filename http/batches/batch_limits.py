@@ -1,4 +1,4 @@
-"""BatchLimits: what the batches of a server take turns with, and which of them has lines with the engine."""
+"""BatchLimits: what the batches of a server share, and which batches have lines in the engine."""
 
 import asyncio
 import contextlib
@@ -11,12 +11,13 @@ from palladio.http.storage.records.news import News
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What batches take turns with.
+    """What the batches of a server share.
 
     Attributes:
-        validating: batches whose files are being looked at.
-        answering: batches that lines are taken from; between these, line by line.
-        news: of what other servers have done.
+        gate: limits the lines that run at the same time.
+        validating: limits the batches whose files are validated at the same time.
+        answering: limits the batches whose lines run at the same time; lines of these alternate.
+        news: wakes up after changes of other servers.
     """
 
     gate: LineSlots

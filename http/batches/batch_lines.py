@@ -13,7 +13,7 @@ from typing import Any
 from palladio.http.batches.batch_claims import Claim
 from palladio.http.batches.batch_records import Fault, Line
 from palladio.http.batches.endpoints import find_endpoint
-from palladio.http.generation.endpoint import Endpoint
+from palladio.http.generation.context import Endpoint
 from palladio.http.wire.body import JsonMeter, read_json, values_message
 from palladio.runtime.interface.errors import InvalidRequestError
 
@@ -45,7 +45,7 @@ class LineReader:
         self._max_values = max_values
 
     async def chunks(self) -> AsyncGenerator[list[Line], None]:
-        """All lines but blank ones, a few at a time; JSON is read beside the event loop.
+        """Yield all lines but blank ones, a few at a time; threads parse the JSON.
 
         Raises:
             OSError, HttpError: the file cannot be read.
@@ -114,7 +114,7 @@ class LineReader:
         finally:
             seconds = time.perf_counter() - begun
             if seconds > _SHORT:
-                time.sleep(seconds)  # line after line, others would wait for one at every turn
+                time.sleep(seconds)  # so other threads get the interpreter's lock between long lines
         if not isinstance(value, dict):
             fault = Fault("invalid_json_line", f"line {number} is not a JSON object")
             return Line(number, fault=fault, is_object=False)

@@ -54,26 +54,30 @@ class LineResult:
 
 
 def answered(line: Line, status: int, request_id: str, answer: bytes) -> LineResult:
-    """Args: answer: the body, JSON."""
+    """Make the result of a line that a route has answered.
+
+    Args:
+        answer: the body, JSON.
+    """
     response = {"status_code": status, "request_id": request_id, "body": orjson.Fragment(answer)}
     succeeded = status == 200
     return LineResult(line.number, succeeded, _record(line, response, None), answer if succeeded else None)
 
 
 def refused(line: Line, body: ErrorBody, request_id: str) -> LineResult:
-    """With the answer that the route would have given."""
+    """Make the result of a line that is refused, with the body that the route would have answered."""
     return answered(line, body.status, request_id, orjson.dumps(body.payload()))
 
 
 def left(line: Line, fault: Fault) -> LineResult:
-    """Of a line that a cancel, or the end of the batch's window, has left without an answer."""
+    """Make the result of an unanswered line of a cancelled or expired batch."""
     return LineResult(
         line.number, False, _record(line, None, {"code": fault.code, "message": fault.message}), was_left=True
     )
 
 
 def not_run(line: Line, fault: Fault) -> LineResult:
-    """No route was asked."""
+    """Make the result of a line that is no valid request; no route was asked."""
     return LineResult(line.number, False, _record(line, None, {"code": fault.code, "message": fault.message}))
 
 

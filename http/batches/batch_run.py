@@ -18,8 +18,7 @@ from palladio.http.batches.line_runner import LineRunner
 from palladio.http.batches.other_names import OtherNames, asked_model
 from palladio.http.batches.result_buffer import ResultBuffer
 from palladio.http.files.file_store import RESULT_PREFIX, RESULT_PURPOSE, Contents, FileStore, StoredFile
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Endpoint
+from palladio.http.generation.context import Context, Endpoint
 from palladio.http.security.callers import SERVER
 from palladio.http.storage.records.database import Database
 
@@ -45,7 +44,7 @@ class BatchRun:
     files: FileStore
     store: BatchStore
     claims: BatchClaims
-    turns: BatchLimits
+    shared: BatchLimits
     now: Callable[[], float]
     batch_id: str
 
@@ -75,7 +74,7 @@ class BatchRun:
                 return now
             if is_ours:
                 return await (self._validate if batch.status == "validating" else self._end)(batch, endpoint)
-        await self.turns.news.wait(POLL)
+        await self.shared.news.wait(POLL)
         return await self.store.get(batch.id, SERVER)
 
     @property
@@ -87,9 +86,9 @@ class BatchRun:
         return LineReader(lambda: self.files.read(batch.input_file_id), endpoint, limits.max_bytes, limits.max_values)
 
     async def _validate(self, batch: Batch, endpoint: Endpoint[Any]) -> Batch:
-        """Counts the lines, and gives those that are no requests their results. A file without any request, or with
-        too many lines, fails the batch."""
-        async with self.turns.validating:
+        """Count the lines, and store results for lines that are no requests. A file without any request, or with too
+        many lines, fails the batch."""
+        async with self.shared.validating:
             finder, faults = DuplicateFinder(), list[tuple[int, Fault]]()
             total, last_line, has_object, model = 0, 0, False, None
             limit, names = self.context.config.max_batch_lines, OtherNames(self.context)
@@ -117,7 +116,7 @@ class BatchRun:
                 return await self._fail(batch, [(None, Fault("empty_file", "the file is empty", "input_file_id"))])
             if not has_object:
                 return await self._fail(batch, list(faults))
-            names.tell(batch.id)
+            names.warn(batch.id)
             model = model or self.context.names.shown[0]
             return await self.store.begin(batch.id, total=total, last_line=last_line, model=model)
 
@@ -143,11 +142,11 @@ class BatchRun:
         """Runs lines that have no results, until there are none, or the batch's time is over."""
         try:
             async with asyncio.timeout(max(0.0, batch.expires_at - self.now())) as limit:
-                async with self.turns.answering:
-                    with self.turns.running_lines(batch.id):
+                async with self.shared.answering:
+                    with self.shared.running_lines(batch.id):
                         await self._answer_lines(batch, endpoint)
                 if await self.claims.num_left(batch.id):  # with other servers
-                    await self.turns.news.wait(POLL)
+                    await self.shared.news.wait(POLL)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -155,13 +154,13 @@ class BatchRun:
                 if is_ours:
                     await self._skip_rest(batch, endpoint, _EXPIRED)
                 else:
-                    await self.turns.news.wait(POLL)
+                    await self.shared.news.wait(POLL)
                     return await self.store.get(batch.id, SERVER)
         return await self.store.finalize(batch.id, is_expired=limit.expired())
 
     async def _answer_lines(self, batch: Batch, endpoint: Endpoint[Any]) -> None:
-        """Runs those of all ranges that this server gets."""
-        gate, crashes = self.turns.gate, await self.store.crashes(batch.id)
+        """Run the lines of all ranges that this server claims."""
+        gate, crashes = self.shared.gate, await self.store.crashes(batch.id)
         runner = LineRunner(self.context, self.store, gate, batch, endpoint, self.now, crashes)
         buffer = ResultBuffer(self.store, batch.id)
 
@@ -201,7 +200,7 @@ class BatchRun:
         async def claims() -> AsyncGenerator[Claim, None]:
             last = 0
             while True:
-                await self.turns.gate.wait_ready()
+                await self.shared.gate.wait_ready()
                 claim = await self.claims.next(batch.id, last)
                 if claim is None:
                     return

@@ -24,7 +24,11 @@ _RESULT = ("batch_id", "line", "succeeded", "record")
 
 
 class BatchStore(Store):
-    """Args: now: seconds since the epoch; default: the database's."""
+    """Batches and the results of their lines, in the database.
+
+    Args:
+        now: seconds since the epoch; default: the database's clock.
+    """
 
     def __init__(self, database: Database, now: Callable[[], float] | None = None) -> None:
         super().__init__(database)
@@ -59,7 +63,11 @@ class BatchStore(Store):
 
     @transaction
     def page(self, connection: Connection, caller: Caller, *, after: str | None, limit: int) -> list[Batch]:
-        """The latest first. Args: after: the position that the list goes on from."""
+        """Return a page of batches, the latest first.
+
+        Args:
+            after: the position after which the page begins.
+        """
         condition, owners = caller.condition()
         position = "substr(id, length(id) - 35)"
         query = f"SELECT * FROM batches WHERE {condition} AND {position} < coalesce(?, '~') ORDER BY id DESC LIMIT ?"
@@ -67,7 +75,7 @@ class BatchStore(Store):
 
     @transaction
     def live(self, connection: Connection) -> dict[str, Status]:
-        """Of those that have not ended, the oldest first."""
+        """Return the status of each batch that has not ended, by id, oldest first."""
         query = f"SELECT id, status FROM batches WHERE status IN ({', '.join('?' * len(LIVE))}) ORDER BY id"
         return {row["id"]: row["status"] for row in connection.execute(query, LIVE)}
 
@@ -89,7 +97,11 @@ class BatchStore(Store):
 
     @transaction
     def begin(self, connection: Connection, batch_id: str, *, total: int, last_line: int, model: str) -> Batch:
-        """Its file is read, and what is wrong in it is among the results. Args: last_line: its number."""
+        """Start the lines of a validated batch; results of faulty lines are stored.
+
+        Args:
+            last_line: number of the last line.
+        """
         values = _counts(connection, batch_id) | {"total": total, "model": model, "in_progress_at": self._time()}
         before = _find(connection, batch_id, for_update=True)
         if before.status == "validating":
@@ -99,8 +111,11 @@ class BatchStore(Store):
 
     @transaction
     def finalize(self, connection: Connection, batch_id: str, *, is_expired: bool) -> Batch:
-        """Every line has a result; as long as ranges of lines are left, the batch stays as it is. Args: is_expired: the
-        lines of those ranges, too."""
+        """Finalize a batch whose lines all have results. While ranges are left, an unexpired batch stays as it is.
+
+        Args:
+            is_expired: finalize it though ranges are left.
+        """
         now = self._time()
         before = _find(connection, batch_id, for_update=True)
         query = "SELECT 1 FROM batch_ranges WHERE batch_id = ? LIMIT 1"
@@ -178,7 +193,7 @@ class BatchStore(Store):
 
     @transaction
     def add_faults(self, connection: Connection, batch_id: str, results: Sequence[LineResult]) -> None:
-        """Of lines that are no requests; they are counted when all lines have been looked at."""
+        """Store results of lines that are no requests; `begin` counts these lines later."""
         if _find(connection, batch_id).status != "validating":
             return  # another server has looked at all of them
         rows = [(batch_id, result.line, 0, result.record) for result in results]

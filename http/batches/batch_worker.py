@@ -46,10 +46,10 @@ class BatchWorker:
         self._claims = BatchClaims(self._database)
         self._now = now or self._database.now
         self._news = News(self._database)
-        self._turns = BatchLimits(
+        self._shared = BatchLimits(
             LineSlots(context), asyncio.Semaphore(MAX_VALIDATING), asyncio.Semaphore(MAX_ANSWERING), self._news
         )
-        self._cancelling: set[str] = set()  # of those that run: it is known to the run
+        self._cancelling: set[str] = set()  # running batches whose run knows of the cancel
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}  # the last one runs, those before it are ending
         self._keepers: list[asyncio.Task[None]] = []
         self._starting = asyncio.Lock()
@@ -115,12 +115,12 @@ class BatchWorker:
                 self.run(batch_id, is_cancelling=is_cancelling)
 
     def _drop_ended(self, at_lines: Set[str], live: Set[str]) -> None:
-        """Another server may have cancelled and ended a batch before this one looked: nobody waits for its lines.
+        """Stop lines of batches that another server has cancelled and ended before this one looked.
 
         Args:
             at_lines: batches that had lines here before the look that found `live`.
         """
-        for batch_id in (at_lines & self._turns.at_lines) - live - self._cancelling:
+        for batch_id in (at_lines & self._shared.at_lines) - live - self._cancelling:
             self.run(batch_id, is_cancelling=True)
 
     async def _watch(self) -> None:
@@ -129,7 +129,7 @@ class BatchWorker:
             await self._news.wait(POLL)
             try:
                 if self._context.engine.state != "dead":
-                    at_lines = frozenset(self._turns.at_lines)
+                    at_lines = frozenset(self._shared.at_lines)
                     live = await self._store.live()
                     self._take_up(live)
                     self._drop_ended(at_lines, live.keys())
@@ -153,7 +153,7 @@ class BatchWorker:
             await asyncio.wait(before)
         task = asyncio.current_task()
         assert task is not None
-        run = BatchRun(self._context, self._files, self._store, self._claims, self._turns, self._now, batch_id)
+        run = BatchRun(self._context, self._files, self._store, self._claims, self._shared, self._now, batch_id)
         retries = Retries(self._database, self._news)
         while True:
             retries.begin()
@@ -165,7 +165,7 @@ class BatchWorker:
                     return  # an error on the way out has taken the place of the CancelledError
                 while task.cancelling():  # Before Python 3.13 a TaskGroup that fails while it ends leaves one behind,
                     task.uncancel()  # and the next one would raise CancelledError for its errors.
-                # Of a full disk, whoever reads the log needs no traceback.
+                # A full disk needs no traceback in the log.
                 trace = None if is_of_disk(error) else error
                 cause = _first(error)
                 message = "Batch %s stopped and is retried %s: %s"

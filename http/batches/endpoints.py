@@ -3,7 +3,7 @@
 import urllib.parse
 from typing import Any
 
-from palladio.http.generation.endpoint import Endpoint
+from palladio.http.generation.context import Endpoint
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.routes_responses import complete_response
 from palladio.http.routes.routes_chat import CHAT

@@ -8,8 +8,7 @@ from typing import Any
 from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_records import Line, LineResult, answered, refused
 from palladio.http.batches.batch_store import BatchStore
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.storage.records.disk_errors import is_of_disk
 from palladio.http.wire.errors import ErrorBody, any_error
 from palladio.runtime.interface.errors import (
@@ -59,11 +58,11 @@ class LineSlots:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LineRunner:
-    """Of one batch.
+    """Runs lines of one batch on the engine.
 
     Attributes:
         now: seconds since the epoch.
-        crashes: line → how often the engine failed while it had it.
+        crashes: line → how often the engine failed while it ran this line.
     """
 
     context: Context

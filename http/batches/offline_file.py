@@ -1,4 +1,4 @@
-"""A file of requests as a batch, without HTTP: taken from the disk, and its results put beside it."""
+"""Runs a file of requests as a batch, without HTTP: reads it from the disk and writes the results to files."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from palladio.http.security.callers import SERVER
 from palladio.runtime.folders.private_folder import sync_folder
 from palladio.runtime.interface.errors import ConfigError
 
-WINDOW = "30d"  # the longest there is: nobody waits for it but its user
+WINDOW = "30d"  # the longest window that batches have
 
 _COPY = 1 << 20  # bytes at a time
 _DIGEST, _MODEL = "sha256", "model_path"  # of the batch's metadata
@@ -121,16 +121,16 @@ class OfflineFile:
                 await self._copy_out(file_id, path)
 
     def _check(self, batch: Batch) -> None:
-        told = orjson.loads(batch.metadata or "{}")
-        if told.get(_DIGEST) != self._requests.digest:
+        metadata = orjson.loads(batch.metadata or "{}")
+        if metadata.get(_DIGEST) != self._requests.digest:
             raise ConfigError(
                 f"FILE {self._requests.path} is not the one that this was begun with: remove the --state folder to "
                 "begin again, or give the same file to go on"
             )
-        if told.get(_MODEL) != self._model[:512]:
+        if metadata.get(_MODEL) != self._model[:512]:
             raise ConfigError(
-                f"this was begun with the model {told.get(_MODEL)}, not {self._model}: remove the --state folder to "
-                "begin again"
+                f"this was begun with the model {metadata.get(_MODEL)}, not {self._model}: remove the --state folder "
+                "to begin again"
             )
 
     async def _copy_out(self, file_id: str | None, path: Path) -> None:

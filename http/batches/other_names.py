@@ -36,8 +36,8 @@ class OtherNames:
             if len(self._names) < _MOST:
                 self._names.setdefault(name[:_LONGEST])
 
-    def tell(self, batch_id: str) -> None:
-        """Logs one warning, if there are such lines."""
+    def warn(self, batch_id: str) -> None:
+        """Log one warning, if there are such lines."""
         if not self._count:
             return
         served, given = self._context.names.shown[0], ", ".join(map(repr, self._names))

@@ -12,7 +12,7 @@ MAX_WAITING = 1024  # results; more than these wait for the disk
 
 
 class ResultBuffer:
-    """Of one batch."""
+    """Collects results of one batch and stores them together."""
 
     def __init__(self, store: BatchStore, batch_id: str) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class ResultBuffer:
             await self._flush()
 
     async def _flush(self) -> None:
-        """What was added before is kept when this returns, whoever has begun to write it."""
+        """Store all results that were added before this call, those of a write that already runs as well."""
         async with self._flushing:
             results, self._results = self._results, []
             finished, self._finished = self._finished, set()

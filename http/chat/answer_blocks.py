@@ -37,17 +37,17 @@ class Block:
         self.text += text
 
     def add_logprobs(self, logprobs: Sequence[TokenLogprob]) -> None:
-        """Of tokens that come next."""
+        """Add log-probabilities of the next tokens."""
         self.logprobs += logprobs
 
 
 class BlockWriter:
-    """The common part of EventWriters that tell blocks; subclasses say how.
+    """The common part of EventWriters that send blocks; subclasses say how.
 
     Neither the blocks nor what is in them depend on how the text was cut.
 
     Attributes:
-        usage: of the sample so far.
+        usage: usage of the sample so far.
         finish: how it ended; None: it has not.
     """
 
@@ -72,7 +72,7 @@ class BlockWriter:
         events = b"" if self._has_begun else self._begin()
         self._has_begun = True
         for piece in self._pieces(output):
-            events += self._tell(piece)
+            events += self._write(piece)
         if output.finish is None:
             return events
         self.finish = output.finish
@@ -87,7 +87,12 @@ class BlockWriter:
         raise NotImplementedError
 
     def _add(self, block: Block, text: str, logprobs: list[TokenLogprob]) -> bytes:
-        """Args: text: which is already part of the block's; logprobs: new ones."""
+        """Write what is new in a block.
+
+        Args:
+            text: the new text; `block` already contains it.
+            logprobs: log-probabilities of new tokens.
+        """
         raise NotImplementedError
 
     def _close(self, block: Block) -> bytes:
@@ -120,7 +125,7 @@ class BlockWriter:
             pieces += self._reader.finish()
         return _joined(pieces)
 
-    def _tell(self, piece: MessagePiece) -> bytes:
+    def _write(self, piece: MessagePiece) -> bytes:
         call, block, events = piece.call, self._block, b""
         kind: BlockKind = "call" if call is not None else "reasoning" if piece.reasoning else "text"
         is_new_call = call is not None and call.name is not None

@@ -188,7 +188,7 @@ class ChatMessage:
 
     @classmethod
     def read(cls, parser: MessageParser, text: str) -> Self:
-        """Of a whole text."""
+        """Read a whole text."""
         pieces = parser.feed(text) + parser.finish()
         calls: dict[int, dict[str, Any]] = {}
         for delta in (piece.call for piece in pieces if piece.call is not None):

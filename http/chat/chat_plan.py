@@ -7,12 +7,10 @@ from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.generation.model_facts import ModelFacts
 from palladio.http.generation.params import check_scoring_only, default_length, sampling_params, structured_output
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.rendering import ChatPrompt, Conversation
-from palladio.http.prompts.text_encoding import Truncation
+from palladio.http.prompts.text_encoding import ChatPrompt, Conversation, Truncation
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.response_templates.spec import ResponseSpec
-from palladio.http.wire.field_map import AS_SENT, FieldMap
-from palladio.http.wire.field_warnings import WarningList, Warnings
+from palladio.http.wire.fields import AS_SENT, FieldMap, WarningList, Warnings
 from palladio.http.wire.protocol_chat import ChatRequest, ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar
@@ -239,7 +237,11 @@ def given_prompt(
 
 
 def engine_names(body: ChatRequest, grammar_field: str) -> FieldMap:
-    """What the engine's fields are in a chat request. Args: grammar_field: that asks for the grammar."""
+    """Map the engine's field names to those of a chat request.
+
+    Args:
+        grammar_field: the field that asks for the grammar.
+    """
     paths = {"max_tokens": _limit_name(body), "logprobs": "top_logprobs", "grammar": grammar_field}
     paths["prompt"] = "messages" if body.input_ids is None else "input_ids"
     return FieldMap(paths=paths | ({"tools": "functions", "tool_choice": "function_call"} if body.functions else {}))

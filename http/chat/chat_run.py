@@ -10,24 +10,20 @@ from typing import Self
 from palladio.http.chat.chat_output import ChatMessage, MessagePlan
 from palladio.http.chat.chat_plan import ChatPlan, plan_chat
 from palladio.http.chat.template_output import NewReader, TemplateMessageParser, TemplateStream
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.usage import Usage
 from palladio.http.generation.whole import collect, feed
-from palladio.http.prompts.rendering import ChatPrompt, encode_chat
-from palladio.http.prompts.text_encoding import TextEncoder, run_encoding
+from palladio.http.prompts.text_encoding import ChatPrompt, TextEncoder, encode_chat, run_encoding
 from palladio.http.prompts.tools import tools_size
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.wire.body import LARGE_BODY
-from palladio.http.wire.field_map import AS_SENT, FieldMap
-from palladio.http.wire.field_warnings import Warnings
+from palladio.http.wire.fields import AS_SENT, FieldMap, Warnings
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.grammar_spec import Grammar
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 

@@ -5,11 +5,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.http.wire.protocol_chat import ChatRequest, Effort, ReasoningOptions, ThinkingOptions
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Thinking
-from palladio.runtime.interface.request.parameter_checks import check_int
+from palladio.runtime.interface.request.sampling_params import check_int
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 EFFORTS: tuple[Effort, ...] = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -22,7 +22,7 @@ class ReasoningPlan:
 
     Attributes:
         family: None: nothing is known to be reasoning.
-        template_kwargs: variables for the chat template, beside the request's own.
+        template_kwargs: variables for the chat template, in addition to the request's own.
         budget: most tokens of reasoning.
         separates: reasoning is not content.
         includes: it is answered at all.
@@ -118,7 +118,7 @@ class _AskedReasoning:
 
     Attributes:
         effort: None: nothing is said.
-        switch: reasoning on or off; None: likewise.
+        switch: reasoning on or off; None: nothing is said.
         switches_by_effort: no other field says so.
         budget: None: none.
     """
@@ -195,7 +195,7 @@ class _AskedReasoning:
 
 
 def _agree(values: Mapping[str, Any]) -> tuple[str, Any]:
-    """The value that is given, and its field: any of those that say the same.
+    """The value that is given, and its field: any of the fields that say the same.
 
     Raises:
         InvalidRequestError: two of them differ.

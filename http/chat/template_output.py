@@ -14,7 +14,7 @@ from palladio.http.observability.records.request_record import Origin
 from palladio.http.response_templates.readers import Event, SampleReader
 from palladio.http.tool_calls.reading.base import Functions, ToolPiece
 from palladio.http.tool_calls.reading.output import CallOutput, openai_id
-from palladio.http.wire.field_map import AS_SENT, FieldMap
+from palladio.http.wire.fields import AS_SENT, FieldMap
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 

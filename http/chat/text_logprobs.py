@@ -35,8 +35,8 @@ class _Group:
 class TextLogprobs:
     """Follows one sample token by token, with a parser of its own: how outputs are cut makes no difference.
 
-    A token counts to a text if a part of it came out as that text. Those that make no text at the end, such as the end
-    of the sequence, count to nothing.
+    A token belongs to a text if a part of it came out as that text. Tokens at the end that make no text, such as the
+    end of the sequence, belong to none.
     """
 
     def __init__(self, plan: MessagePlan, tokenizer: Tokenizer, params: SamplingParams) -> None:
@@ -50,7 +50,11 @@ class TextLogprobs:
         self._inside = False  # the last text goes on
 
     def add(self, logprobs: Iterable[TokenLogprob], *, ends: bool) -> None:
-        """Takes the next tokens. Args: ends: nothing comes after them."""
+        """Take the next tokens.
+
+        Args:
+            ends: these are the last tokens.
+        """
         for entry in logprobs:
             self._silent.add_entry(entry)
             self._feed(self._text.push(entry.token_id))
@@ -59,7 +63,7 @@ class TextLogprobs:
             self._decide(self._parser.finish())
 
     def of(self, position: int) -> Sequence[TokenLogprob]:
-        """Of a text, counted from 0."""
+        """Return the tokens of a text; texts are counted from 0."""
         return self._texts[position] if position < len(self._texts) else ()
 
     def _feed(self, text: str) -> None:

@@ -56,7 +56,12 @@ class StoredFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Contents:
-    """Those of a file that the database does not have yet. Attributes: id: of the file. size: in bytes."""
+    """Stored contents of a file that the database does not know yet.
+
+    Attributes:
+        id: the file's id.
+        size: in bytes.
+    """
 
     id: str
     size: int
@@ -101,7 +106,7 @@ class FileStore(Store):
         return Contents(file_id, await self._blobs.put(file_id, pieces))
 
     def read(self, file_id: str) -> AsyncGenerator[bytes, None]:
-        """The contents, in pieces. Whoever begins reading closes it.
+        """Yield the contents in pieces; the caller closes the generator.
 
         Args:
             file_id: out of the database.
@@ -119,7 +124,7 @@ class FileStore(Store):
         """Drops contents if what is done within fails.
 
         Args:
-            made: those that are there when it fails.
+            made: contents that exist when it fails.
             but_not_on_cancel: for the transaction that makes them known. It goes on without its caller, and would
                 name files that are gone; if it fails in the end, they are leftovers.
         """
@@ -133,7 +138,11 @@ class FileStore(Store):
     def describe(
         self, new: Contents, *, purpose: str, filename: str, expires_after: int | None, owner: str
     ) -> StoredFile:
-        """Args: expires_after: seconds from now."""
+        """Make the database's entry of new contents.
+
+        Args:
+            expires_after: seconds from now; None: the file stays.
+        """
         now = int(self._now())
         expires_at = None if expires_after is None else now + expires_after
         return StoredFile(new.id, purpose, filename, new.size, now, expires_at, owner)
@@ -162,7 +171,11 @@ class FileStore(Store):
         limit: int,
         order: Literal["asc", "desc"],
     ) -> list[StoredFile]:
-        """Args: after: the position that the list goes on from."""
+        """Return a page of the caller's files.
+
+        Args:
+            after: the position after which the page begins.
+        """
         condition, owners = caller.condition()
         beyond = "> coalesce(?, '')" if order == "asc" else "< coalesce(?, '~')"  # an index finds where that begins
         query = (
@@ -184,10 +197,10 @@ class FileStore(Store):
         await self.drop(await self._forget_expired())
 
     async def remove_leftovers(self) -> None:
-        """Contents that belong to no file any more, or never did, and are old enough for that to stay so.
+        """Delete contents that belong to no file any more, or never did, and are old enough for that to stay so.
 
         Raises:
-            ConfigError: as `check`, which comes first if nobody has called it: they may be another database's.
+            ConfigError: as `check`, which runs first if it has not run: the contents may be another database's.
             sqlite3.Error, OSError, HttpError: such as a full disk.
         """
         if not self._is_checked:
@@ -224,7 +237,7 @@ class FileStore(Store):
 
     @transaction
     def _unknown(self, connection: Connection, file_ids: Sequence[str]) -> list[str]:
-        """Of names of contents, those that belong to no file, and that nothing holds."""
+        """Return the names of contents that belong to no file and that nothing holds."""
         if not file_ids:
             return []
         marks = ", ".join("?" * len(file_ids))
@@ -236,9 +249,10 @@ class FileStore(Store):
 def find_file(
     connection: Connection, file_id: str, caller: Caller, now: float, *, for_update: bool = False
 ) -> StoredFile:
-    """
+    """Return a file by its id.
+
     Args:
-        for_update: nobody else deletes it meanwhile.
+        for_update: no other transaction deletes it before this one ends.
 
     Raises:
         HttpError: there is none that the caller may see, or it has expired.

@@ -14,13 +14,13 @@ from palladio.http.wire.errors import ErrorBody, HttpError
 from palladio.runtime.interface.errors import InvalidRequestError, RequestAbortedError
 
 MIN_EXPIRY, MAX_EXPIRY = 3600, 30 * 24 * 3600  # seconds; OpenAI's
-FORM_BYTES = 64 * 1024  # of a form, beside the file: its other fields, and what stands between them
+FORM_BYTES = 64 * 1024  # of a form without the file: other fields and separators
 MAX_NAME_LENGTH = 255
 MAX_PART_HEADERS, MAX_PART_HEADER = 8, 4096  # of a part of a form: how many, and bytes of each
 
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 _MAX_FIELD_BYTES = 1024
-_FEED = 1 << 20  # bytes that are parsed and stored at a time, beside the event loop
+_FEED = 1 << 20  # bytes that a thread parses and stores at a time
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 

@@ -115,7 +115,11 @@ class ChunkWriter(DoneWriter):
         return self._with_usage(b"", self._timings() if self._settings.timings else b"") + DONE
 
     def _chunk(self, choice: bytes, extra: bytes = b"") -> bytes:
-        """Args: extra: fields beside the choices, each after a comma."""
+        """Write a chunk.
+
+        Args:
+            extra: fields beside the choices, each after a comma.
+        """
         if self._settings.obfuscate:
             extra += b',"obfuscation":"%b"' % (b"x" * (-len(choice) % _OBFUSCATED_SIZE))
         if self._settings.continuous_usage:

@@ -1,28 +1,39 @@
-"""Context: the services that routes use. What is known of the model is a value of its own, ModelFacts."""
+"""What a route works with: the services of the app (Context), one request (Call), and the route itself (Endpoint)."""
 
 import dataclasses
 import functools
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Generic, Self, TypeVar
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import Receive
 
 from palladio.http.generation.model_facts import FactsKeeper, ModelFacts, ModelNames, served_names
+from palladio.http.generation.params import request_options
 from palladio.http.observability.observer import Observer
+from palladio.http.observability.records.request_record import Origin
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.text_encoding import TextEncoder
 from palladio.http.response_templates.readers import TemplateReaders
-from palladio.http.security.callers import Callers, RequestsById
+from palladio.http.security.callers import Caller, Callers, RequestsById
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
 from palladio.http.storage.storage import Storage
-from palladio.http.wire.field_warnings import NoteWarning, Warnings
+from palladio.http.wire.body import JsonBody, describe_body, parse_noting, until_disconnect
+from palladio.http.wire.fields import NONE_PASS, NoteWarning, Warnings
+from palladio.http.wire.protocol import PromptFields, WireModel
 from palladio.runtime.front.requests.engine_protocol import EngineClient, not_ready
 from palladio.runtime.front.requests.intake import LengthLimit
-from palladio.runtime.interface.errors import (
-    EngineDeadError,
-    EngineNotReadyError,
-    InvalidRequestError,
-)
+from palladio.runtime.interface.errors import EngineDeadError, EngineNotReadyError, InvalidRequestError
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
+from palladio.runtime.interface.request.generation_request import RequestOptions
+
+T = TypeVar("T")
+B = TypeVar("B", bound=WireModel)
+
+_TRACE_HEADERS = ("traceparent", "tracestate")
 
 BASE_BYTES = 8 << 20  # for tools, schemas, and prompts side by side
 TOKEN_BYTES = 64  # of the context: a token is about 4 bytes of English, 9 of escaped Chinese, 8 as an id
@@ -32,21 +43,21 @@ BASE_VALUES = 1_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Of one server. While the model's context is not known, they are the largest."""
+    """Limits of requests; the largest ones while the model's context length is not known."""
 
     engine: EngineClient
     config: HttpConfig
 
     @property
     def max_bytes(self) -> int:
-        """Of a body, or of a line of a batch."""
+        """Bytes of a body, or of a line of a batch."""
         if self.config.max_request_bytes is not None:
             return self.config.max_request_bytes
         return min(BASE_BYTES + TOKEN_BYTES * self._context_length, MOST_BYTES)
 
     @property
     def max_values(self) -> int:
-        """Of its JSON: see json_cost. A prompt of token ids that fits the context fits here."""
+        """Values of its JSON, as `json_cost` counts them: enough for token ids that fill the context."""
         if self.config.max_request_values is not None:
             return self.config.max_request_values
         return BASE_VALUES + self._context_length
@@ -149,7 +160,7 @@ class Context:
 
     @property
     def names(self) -> ModelNames:
-        """Those that the model answers to, ready or not."""
+        """The names that the model answers to, ready or not."""
         return served_names(self.config, self.engine.config)
 
     @property
@@ -180,3 +191,123 @@ class Context:
     def no_warnings(self) -> Warnings:
         """Those of a request of which nothing has been read."""
         return Warnings(are_errors=self.note_warning is None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """Attributes:
+    request_id: the request's name, unless its body gives one.
+    route: the path that was asked for.
+    shown_id: the X-Request-Id that goes back.
+    caller: who asks.
+    headers: those that carry a distributed trace.
+    receive: messages of the client, whose body has been read; None: there is no client that could go away.
+    is_background: it only takes what other requests leave, see RequestOptions.
+    timeout: seconds that it has where its body does not say; None: as the server's flags have it.
+    warnings: of its body.
+    """
+
+    request_id: str
+    route: str
+    shown_id: str
+    caller: Caller
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    receive: Receive | None = None
+    is_background: bool = False
+    timeout: float | None = None
+    warnings: Warnings = NONE_PASS
+
+    @classmethod
+    def of(cls, request: Request, warnings: Warnings = NONE_PASS) -> Self:
+        """The call of an HTTP request.
+
+        Args:
+            warnings: warnings about its body.
+        """
+        headers = {name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers}
+        state = request.state
+        return cls(
+            *(state.request_id, request.url.path, state.shown_id, state.caller, headers, request.receive),
+            warnings=warnings,
+        )
+
+    def origin(self, *, no_logs: bool | None = None, log_metrics: bool | None = None) -> Origin:
+        """For the observer. Args: as the body gives them."""
+        return Origin(self.route, self.shown_id, self.headers, not no_logs, log_metrics is not False, self.caller.owner)
+
+    def options(self, body: PromptFields) -> RequestOptions:
+        """
+        Raises:
+            InvalidRequestError: a value is out of range.
+        """
+        options = request_options(body)
+        timeout = self.timeout if options.timeout is None else options.timeout
+        return dataclasses.replace(options, background=self.is_background, timeout=timeout, owner=self.caller.owner)
+
+    def detached(self) -> Self:
+        """The same for work that goes on when the client goes away."""
+        return dataclasses.replace(self, receive=None)
+
+    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits `work`, and cancels it if the client goes away first.
+
+        Raises:
+            HttpError: the client went away.
+        """
+        return await (work if self.receive is None else until_disconnect(self.receive, work))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Endpoint(Generic[B]):
+    """A route whose body is a model, and what answers it; batches call it without HTTP in between.
+
+    Attributes:
+        path: of the route.
+        model: what its body is.
+        answer: what it does; of a body without `stream: true` it gives a plain response.
+    """
+
+    path: str
+    model: type[B]
+    answer: Callable[[Context, Call, B], Awaitable[Response]]
+
+    async def run(self, context: Context, call: Call, body: object) -> Response:
+        """Run the route on a body.
+
+        Args:
+            body: decoded JSON.
+
+        Raises:
+            PalladioError, HttpError: as the route does.
+        """
+        parsed, warnings = parse_noting(self.model, body, context.note_warning)
+        return await self.answer(context, dataclasses.replace(call, warnings=warnings), parsed)
+
+    def add_to(self, router: APIRouter, context: Context, *, by_put: bool = False) -> None:
+        """Adds the route.
+
+        Args:
+            by_put: the method is PUT, and the schema leaves the route out.
+        """
+        reader = JsonBody(self.model, context.note_warning)
+
+        async def route(request: Request) -> Response:
+            body, warnings = await reader.read(request)
+            return await self.answer(context, Call.of(request, warnings), body)
+
+        class DirectRoute(APIRoute):
+            """Without FastAPI's own reading of requests, which has nothing to do here and takes a tenth of a start."""
+
+            def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+                return route
+
+        router.add_api_route(
+            self.path,
+            route,
+            route_class_override=DirectRoute,
+            name=self.path.removeprefix("/v1").strip("/").replace("/", "_"),
+            methods=["PUT" if by_put else "POST"],
+            response_model=None,
+            include_in_schema=not by_put,
+            openapi_extra=describe_body(self.model),
+        )

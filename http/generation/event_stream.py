@@ -13,7 +13,7 @@ from palladio.http.generation.output_stream import OutputStream
 from palladio.http.security.body_pipe import PIPE, BodyPipe
 from palladio.http.wire.body import until_disconnect
 from palladio.http.wire.errors import ErrorBody, HttpError, error_body, internal_error
-from palladio.http.wire.field_warnings import Warnings
+from palladio.http.wire.fields import Warnings
 from palladio.runtime.interface.errors import PalladioError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 
@@ -92,7 +92,11 @@ class EventStream(Response):
         before_end: Callable[[], Awaitable[None]] = _nothing,
         media_type: str = "text/event-stream",
     ) -> None:
-        """Args: before_end: what must be done before the last events say that all went well."""
+        """Stream the events of an output.
+
+        Args:
+            before_end: what must be done before the last events report success.
+        """
         super().__init__(None, headers=HEADERS, media_type=media_type)
         del self.headers["content-length"]
         self._stream = stream
@@ -107,8 +111,12 @@ class EventStream(Response):
                 return  # the client is gone
 
     async def _run(self, send_head: Send, state: Mapping[str, Any]) -> None:
-        """Args: state: of the scope. Its `send` goes past the layers that only look at a response's head; its `pipe`,
-        where the server has one, past ASGI as well."""
+        """Send the events.
+
+        Args:
+            state: the scope's state. Its `send` skips the layers that only look at a response's head; its `pipe`,
+                where the server has one, skips ASGI as well.
+        """
         send: Send = state["send"]
         await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:

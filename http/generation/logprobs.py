@@ -129,7 +129,11 @@ class LegacyLogprobs:
         return self._arrays(logprobs, offsets)
 
     def _place(self, push: Callable[[int], str], length: int, token_id: int) -> tuple[int, int]:
-        """Where a token's text begins, and the length of all text after it. Args: length: before it."""
+        """Return where a token's text begins, and the length of all text including it.
+
+        Args:
+            length: characters of text before the token.
+        """
         text = push(token_id)
         own = self._tokenizer.token_text(token_id)
         # what comes out with a token may begin with the rest of earlier ones: bytes that make no code point

@@ -6,11 +6,11 @@ from typing import Any
 import orjson
 
 from palladio.http.wire.body import read_json
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.http.wire.protocol import PromptFields, SamplingFields, screen
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.interface.request.grammar_spec import Grammar, GrammarKind
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import MAX_LOGPROBS, SamplingParams
 
 WORKED_OUT = frozenset(("max_tokens", "logprobs", "stop", "no_stop_trim"))  # from several fields, or by the route
@@ -49,8 +49,8 @@ def sampling_params(
 
 
 def default_length(params: SamplingParams, defaults: Mapping[str, Any], of_route: int | None = None) -> int | None:
-    """Of a GenerationRequest: max_tokens where the client gives none, which makes way for a long prompt; None: the
-    client gives one, or it is all that the context still holds."""
+    """Return a GenerationRequest's default of max_tokens, which shrinks for a long prompt; None: the client gives
+    max_tokens, or the rest of the context is the limit."""
     return defaults.get("max_tokens", of_route) if params.max_tokens is None else None
 
 
@@ -101,7 +101,7 @@ _STRUCTURED: Mapping[str, GrammarKind] = {  # in vLLM's structured_outputs
     "structural_tag": "structural_tag",
 }
 _WHITESPACE = ("whitespace_pattern", "disable_any_whitespace")
-_OF_TYPE: Mapping[str, tuple[str, ...]] = {  # what response_format has beside its type
+_OF_TYPE: Mapping[str, tuple[str, ...]] = {  # other fields of a response_format of this type
     "text": (),
     "json_object": ("schema",),
     "json_schema": ("json_schema",),

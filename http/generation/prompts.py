@@ -39,7 +39,7 @@ def check_num_samples(num_prompts: int, num_samples: int) -> None:
 
 
 def check_paired_size(size: int, param: str) -> None:
-    """Of texts that stand beside each of several others.
+    """Check the size of pairs in which one text is repeated.
 
     Args:
         size: characters or token ids of all prompts together.
@@ -101,7 +101,11 @@ async def encode_prompts(
     add_special_tokens: bool = True,
     truncation: Truncation | None = None,
 ) -> list[list[int]]:
-    """Tokenizes the texts; token ids pass. Args: truncation: of either, where they are too long."""
+    """Tokenize texts; token ids pass.
+
+    Args:
+        truncation: how prompts that are too long are cut.
+    """
     size = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
     return await run_encoding(
         lambda: [encode_prompt(encoder, prompt, add_special_tokens, truncation) for prompt in prompts], size
@@ -123,5 +127,5 @@ def token_lists(tokens: list[int] | list[list[int]]) -> list[list[int]]:
 
 
 def _is_flat(checked: list[str] | list[int] | list[list[int]]) -> TypeGuard[list[int]]:
-    """Whether it is one list of token ids. Args: checked: by a wire model, item by item."""
+    """Whether it is one list of token ids; a wire model has checked every item."""
     return not checked or type(checked[0]) is int

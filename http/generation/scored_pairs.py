@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import check_paired_size, numbered_ids
 from palladio.http.generation.whole import collect
 from palladio.http.prompts.text_encoding import Truncation, run_encoding
-from palladio.http.wire.field_map import AS_SENT, FieldMap
+from palladio.http.wire.fields import AS_SENT, FieldMap
 from palladio.http.wire.protocol_scores import ClassFields
 from palladio.runtime.front.requests.token_scores import next_token_requests, next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -118,11 +117,15 @@ class PairScorer:
         return embedding_requests(names, prompts, self.call, self.body)
 
     async def _encode(self, pairs: Sequence[tuple[str, str]], form: PairFormat, reserved: int) -> list[list[int]]:
-        """Args: reserved: tokens that are to be generated."""
+        """Make and tokenize the prompts.
+
+        Args:
+            reserved: tokens of the context that are kept for the answer.
+        """
         truncation = self._truncation(reserved)
 
         def encode() -> list[list[int]]:
-            """One prompt after the other: a long query beside many documents would be more than memory holds."""
+            """Encode one prompt after the other: a long query with each of many documents may not fit in memory."""
             prompts = (pair_prompt(form, query, document, self.instruction) for query, document in pairs)
             return [self._encode_one(prompt, truncation) for prompt in prompts]
 
@@ -225,7 +228,7 @@ async def run_requests(
 
 
 def usage_of(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
-    """OpenAI's, of prompts alone: what is generated to read a probability from it is not told."""
+    """Return OpenAI's usage of the prompts; tokens generated to read a probability do not count."""
     num_tokens = sum(output.prompt_tokens for output in outputs)
     cached = sum(output.cached_tokens for output in outputs)
     return {

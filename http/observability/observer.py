@@ -124,7 +124,7 @@ SAMPLES_EACH: Final = 8  # of a remembered request, on average: one request may 
 
 
 class FinishedRequests:
-    """Remembers so many requests; each is found by its own id, by those of its prompts, and by its X-Request-Id, the
+    """Remembers the latest requests; each is found by its own id, by those of its prompts, and by its X-Request-Id, the
     latest of equals.
 
     Args:

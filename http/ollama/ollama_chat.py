@@ -4,14 +4,8 @@ import collections
 from collections.abc import Mapping
 from typing import Any
 
-from palladio.http.ollama.protocol_ollama import (
-    OllamaChatRequest,
-    OllamaFields,
-    OllamaGenerateRequest,
-    OllamaOptions,
-)
-from palladio.http.wire.field_map import FieldMap, message_paths
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.ollama.protocol_ollama import OllamaChatRequest, OllamaFields, OllamaGenerateRequest, OllamaOptions
+from palladio.http.wire.fields import FieldMap, WarningList, message_paths
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError

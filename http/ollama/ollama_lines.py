@@ -37,7 +37,7 @@ class OllamaLines(BlockWriter):
         self._warnings = warnings
         self._whole: dict[str, Any] = {}
         self._logprobs: list[dict[str, Any]] = []
-        self._num_told = 0  # log-probabilities of the block that have been sent
+        self._num_sent = 0  # log-probabilities of the block that went out
         self.answer: dict[str, Any] = {}
 
     def close(self) -> bytes:
@@ -50,18 +50,18 @@ class OllamaLines(BlockWriter):
         return b""
 
     def _open(self, block: Block) -> bytes:
-        self._num_told = 0
+        self._num_sent = 0
         return b""
 
     def _add(self, block: Block, text: str, logprobs: list[TokenLogprob]) -> bytes:
         if block.kind == "call":
-            return b""  # is told whole
-        self._num_told += len(logprobs)
+            return b""  # is sent whole, by _close
+        self._num_sent += len(logprobs)
         return self._piece({"thinking" if block.kind == "reasoning" else "content": text}, logprobs)
 
     def _close(self, block: Block) -> bytes:
         if block.call is None:
-            rest = block.logprobs[self._num_told :]
+            rest = block.logprobs[self._num_sent :]
             return self._piece({}, rest) if rest else b""
         calls = self._whole.setdefault("tool_calls", [])
         function = {"index": len(calls), "name": block.call.name, "arguments": _arguments(block.text)}
@@ -82,9 +82,9 @@ class OllamaLines(BlockWriter):
     def _piece(self, said: dict[str, str], logprobs: list[TokenLogprob]) -> bytes:
         for name, text in said.items():
             self._whole[name] = self._whole.get(name, "") + text
-        told = chat_logprobs(self._tokenizer, logprobs)["content"]
-        self._logprobs += told
-        extra = {"logprobs": told} if told else {}
+        entries = chat_logprobs(self._tokenizer, logprobs)["content"]
+        self._logprobs += entries
+        extra = {"logprobs": entries} if entries else {}
         return _line(self._head() | self._said(said) | extra | {"done": False})
 
     def _head(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def head(model: str) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Any:
-    """Of a call; empty where the model wrote what JSON cannot say."""
+    """Read a call's arguments; empty if they are no JSON."""
     try:
         return read_json(text, "arguments") if text else {}
     except InvalidRequestError:

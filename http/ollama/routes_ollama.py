@@ -8,15 +8,14 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
 from palladio.http.chat.chat_run import ChatRun
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.generation.event_stream import EventStream
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.ollama_lines import OllamaLines, head
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest, OllamaFields, OllamaGenerateRequest, ShowRequest
 from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.field_warnings import WarningList, Warnings
+from palladio.http.wire.fields import WarningList, Warnings
 
 VERSION = "0.12.6"  # of Ollama, whose API this is: clients look whether it is new enough
 LATEST = ":latest"  # the tag that names without one have

@@ -29,7 +29,7 @@ _ON_ALL_PAGES = (
     "form-action 'none'",
     "frame-ancestors 'none'",
 )
-# Model output is hostile: no string becomes markup or code. Pictures are those that the user attached.
+# Model output is hostile: no string becomes markup or code. Pictures are the user's own.
 POLICY = "; ".join(
     (
         *_ON_ALL_PAGES,
@@ -75,7 +75,11 @@ class PageFile:
         return gzip.compress(self.content, 9, mtime=0)
 
     def answer(self, headers: Headers) -> Response:
-        """The file, or 304 to a browser that has it. Args: headers: of the request."""
+        """Return the file, or 304 to a browser that has it.
+
+        Args:
+            headers: the request's.
+        """
         own = HEADERS | {"ETag": self.tag, "Content-Security-Policy": self.policy}
         known = {tag.strip().removeprefix("W/") for tag in headers.get("if-none-match", "").split(",")}
         if known & {self.tag, "*"}:
@@ -85,7 +89,11 @@ class PageFile:
         return Response(self.content, headers=own, media_type=self.kind)
 
     def based_on(self, root: str) -> "PageFile":
-        """An HTML file whose relative addresses begin at `root`. Args: root: a path that ends with a slash."""
+        """Return the HTML file with relative addresses that begin at `root`.
+
+        Args:
+            root: a path that ends with a slash.
+        """
         base = f'<base href="{root}">'.encode()
         content = self.content.replace(b"<head>", b"<head>\n  " + base, 1)
         return dataclasses.replace(self, content=content)

@@ -21,7 +21,7 @@ DOCS_FILES = {  # of /docs, which is there with --no-ui, too; the API's keys are
 
 
 def page_paths(config: HttpConfig) -> frozenset[str]:
-    """Routes that need no key, because they tell nothing: the page asks the user for the key."""
+    """Return the routes that need no key, because they reveal nothing: the page asks the user for the key."""
     return frozenset((*PAGES, *_other_paths())) if config.ui else frozenset()
 
 

@@ -20,15 +20,15 @@ def template_messages(
     *,
     knows_developer: bool,
     call_forms: CallForms = CallForms(),  # noqa: B008 (frozen)
-    tells_null: bool = False,
+    tests_null: bool = False,
     takes_one_text: bool = False,
 ) -> list[dict[str, Any]]:
     """Checks the messages and gives them the form that templates expect.
 
     - content parts are joined by a space, as SGLang does, unless the template takes parts itself;
-    - null content becomes "", or is left out beside tool calls if the template `tells_null` from text;
+    - null content becomes "", or is left out of messages with tool calls if the template `tests_null`;
     - tool calls and their results: see ToolHistory;
-    - `reasoning` becomes `reasoning_content`, the name that templates know; content beside calls becomes the end of it
+    - `reasoning` becomes `reasoning_content`, the name that templates know; with calls, content becomes the end of it
       if the template `takes_one_text` there;
     - `developer` becomes `system` where the template has no developer role;
     - other keys are passed on: the template may read them.
@@ -56,7 +56,7 @@ def template_messages(
             history.convert(kept, path)
         if takes_one_text and kept.get("tool_calls") and kept["content"] and kept.get("reasoning_content"):
             kept |= {"reasoning_content": f"{kept['reasoning_content']}\n{kept['content']}", "content": ""}
-        if tells_null and kept.get("tool_calls") and not kept["content"]:
+        if tests_null and kept.get("tool_calls") and not kept["content"]:
             del kept["content"]
         prepared.append(kept)
     return prepared
@@ -67,9 +67,9 @@ _MAX_ROLE = 64  # characters of a role that is remembered
 
 
 class MessageForms:
-    """Gives messages the form of content that a template takes, and finds those that it would leave out. It remembers
-    what it has found, so that most conversations are rendered once. Safe to use from several threads: what two of them
-    find at the same time is the same."""
+    """Gives messages the form of content that a template takes, and finds messages that it would leave out. Remembers
+    what it has found, so that most conversations are rendered once. Safe to use from several threads, which find the
+    same."""
 
     def __init__(self) -> None:
         self._changed: dict[Kind, bool] = {}  # kind → its content is given in the other form

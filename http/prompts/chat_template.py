@@ -18,7 +18,7 @@ from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.tool_format import ToolFormat
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.request.foreign_fields import find_misspelt
 from palladio.runtime.text.templates.template_check import check_template
@@ -140,7 +140,7 @@ class ChatTemplate:
             facts.content_format,
             knows_developer=facts.knows_developer,
             call_forms=self._forms_of_calls(tokenizer, template) if calls and facts.reads_calls else CallForms(),
-            tells_null=facts.tells_null,
+            tests_null=facts.tests_null,
             takes_one_text=facts.takes_one_text,
         )
         positions = list(range(len(prepared)))
@@ -224,8 +224,8 @@ class ChatTemplate:
     def tools_to_write(self, tokenizer: Tokenizer, plan: ToolPlan) -> tuple[dict[str, Any], ...] | None:
         """What the prompt is to say of tools. Where a call is forced and the template writes none, it says nothing: the
         grammar is in their place."""
-        is_told = not plan.is_forced or self.reads_tools(tokenizer)
-        return plan.template_tools if is_told else None
+        is_written = not plan.is_forced or self.reads_tools(tokenizer)
+        return plan.template_tools if is_written else None
 
     def warnings(self, tokenizer: Tokenizer, tool_format: ToolFormat) -> list[str]:
         """What of the server's settings has no effect with this template, a line each, for the log.

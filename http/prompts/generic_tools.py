@@ -17,7 +17,11 @@ Messages = list[dict[str, Any]]  # as `template_messages` returns them
 
 
 def tools_prompt(tools: Sequence[Mapping[str, Any]]) -> str:
-    """What the model reads of its tools. Args: tools: as templates get them."""
+    """Return the text that describes the tools to the model.
+
+    Args:
+        tools: as templates get them.
+    """
     return "\n".join([_HEAD, *(orjson.dumps(tool["function"]).decode() for tool in tools), "", _TAIL])
 
 
@@ -37,8 +41,8 @@ def with_calls_as_text(messages: Messages, *, results_too: bool) -> tuple[Messag
     """Earlier calls become the text of the assistant's message.
 
     Args:
-        results_too: their results become a user's message, which is one with a user's message behind it: many templates
-            want the two roles in turns.
+        results_too: their results become a user's message, joined with a user's message behind it: many templates
+            want the two roles to alternate.
 
     Returns:
         The messages, and for each the position that it had, or its first part.

@@ -30,7 +30,7 @@ _OWN_TAGS = (
     ("<think:", "hunyuan"),
     ("Here is my thought process:", "granite"),
 )
-# Beginnings of model types, of those that write <think>.
+# Beginnings of the types of models that write <think>.
 _TYPES = (
     ("qwen3", "qwen3"),
     ("glm", "glm45"),

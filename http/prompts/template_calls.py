@@ -25,7 +25,11 @@ class CallForms:
 
     @classmethod
     def of(cls, render: Callable[[list[dict[str, Any]]], str]) -> Self:
-        """Found by rendering calls. Args: render: messages → prompt."""
+        """Find the forms by rendering calls.
+
+        Args:
+            render: messages → prompt.
+        """
         as_text = _takes_as_text(render)
         return cls(as_text, as_text or _PROBE in _rendered(render, f'{{"{_PROBE}": "cut o'))
 
@@ -54,12 +58,12 @@ def _rendered(render: Callable[[list[dict[str, Any]]], str], arguments: object) 
 
 
 def takes_one_text(template: str) -> bool:
-    """Whether the template refuses content beside reasoning in a message with calls, as gpt-oss's own does; it writes
-    either as reasoning."""
+    """Whether the template refuses a message with calls that has content and reasoning, as gpt-oss's own does; it
+    writes either as reasoning."""
     return "both content and thinking" in template
 
 
-def tells_null(template: str) -> bool:
+def tests_null(template: str) -> bool:
     """Whether the template knows a message with calls by its content being null, as DeepSeek's do."""
     return _NULL_TEST.search(template) is not None
 

@@ -9,7 +9,7 @@ from jinja2 import nodes
 from jinja2.ext import loopcontrols
 
 from palladio.http.prompts.chat_messages import ContentFormat
-from palladio.http.prompts.template_calls import takes_one_text, tells_null, without_nulls
+from palladio.http.prompts.template_calls import takes_one_text, tests_null, without_nulls
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.templates.chat_renderer import GenerationTag
 from palladio.runtime.text.templates.template_check import check_stored_template, read_template_file
@@ -22,7 +22,7 @@ _THINKING = ("[THINK]", "[/THINK]")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TemplateFacts:
-    """What a template's source tells; read once.
+    """Facts about a template, read once from its source.
 
     Attributes:
         text: what is rendered in its place.
@@ -32,7 +32,7 @@ class TemplateFacts:
         own: the names that it gives itself: what it sets, loops over, and parameters of its macros.
         reads_calls: it writes the tool calls of earlier messages.
         reads_results: it knows the role of their results.
-        tells_null, takes_one_text: see template_calls.
+        tests_null, takes_one_text: see template_calls.
         knows_developer: it has a role of that name.
     """
 
@@ -42,7 +42,7 @@ class TemplateFacts:
     own: frozenset[str]
     reads_calls: bool
     reads_results: bool
-    tells_null: bool
+    tests_null: bool
     takes_one_text: bool
     knows_developer: bool
 
@@ -57,7 +57,7 @@ class TemplateFacts:
             frozenset(name.name for name in names if name.ctx != "load"),
             "tool_calls" in source,
             "'tool'" in source or '"tool"' in source,
-            tells_null(source),
+            tests_null(source),
             takes_one_text(source),
             "developer" in source,
         )
@@ -123,7 +123,7 @@ class BuiltInTemplate:
 
 
 def built_in_template(tokenizer: Tokenizer) -> BuiltInTemplate | None:
-    """Of the family of a model that has no template, if its tokens tell the family."""
+    """Return the template of the model's family, if the tokenizer's tokens show the family; None: they do not."""
     if tokenizer.is_harmony:
         return BuiltInTemplate("gpt-oss")
     version = tokenizer.tekken_version

@@ -20,7 +20,7 @@ class Kind(NamedTuple):
         template: its text.
         is_later: a system message that is not the first message: many templates write the first one only.
         is_list: its content is a list of parts; else a string.
-        has_calls: templates may leave out what stands beside calls of the assistant.
+        has_calls: templates may leave out other content of an assistant's message with calls.
         has_tools: the request has tools.
     """
 
@@ -112,7 +112,7 @@ def in_other_form(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written(text: str, kinds: Mapping[int, Kind]) -> dict[Kind, str]:
-    """How the kinds are written that are in the text: as text, or as the part of a list that nobody took apart."""
+    """Return how each kind that is in the text is written: as text, or inside a list that the template wrote whole."""
     found: dict[Kind, str] = {}
     for position, kind in kinds.items():
         mark = _mark(position)

@@ -165,10 +165,10 @@ class ToolPlan:
 
         Args:
             answer: what an answer that calls nothing must be in; where a call is forced, there is none.
-            field: that asks for it.
+            field: the field that asks for it.
 
         Raises:
-            InvalidRequestError: the answer's grammar is of a kind that cannot be put beside calls.
+            InvalidRequestError: the answer's grammar is of a kind that cannot be combined with calls.
         """
         if answer is None or self.is_forced:
             return self.grammar
@@ -214,7 +214,11 @@ def tools_size(body: ToolFields) -> int:
 
 
 def _functions(definitions: Definitions, path: str) -> dict[str, Function]:
-    """Args: path: of a function in the request, with {} for its position."""
+    """Make the functions that the definitions describe.
+
+    Args:
+        path: path of a function in the request, with {} for its position.
+    """
     functions: dict[str, Function] = {}
     for position, (name, fields) in enumerate(definitions.items()):
         where = f"{path.format(position)}.parameters" if "parameters" in fields else ""

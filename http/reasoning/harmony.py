@@ -8,7 +8,7 @@ from typing import Literal
 from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
 from palladio.http.reasoning.reasoning_parser import ReasoningParser
 from palladio.runtime.interface.request.grammar_spec import Thinking
-from palladio.runtime.text.tokenizers.detokenizer import Marks
+from palladio.runtime.text.tokenizers.stop_strings import Marks
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import re
 
-from palladio.runtime.text.tokenizers.detokenizer import Marks
+from palladio.runtime.text.tokenizers.stop_strings import Marks
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,7 +148,6 @@ class TagParser(ReasoningParser):
         return not self._inside and bool(self._held) and not self._held.isspace()
 
     def take_plain(self, text: str) -> bool:
-        """See ReasoningParser.take_plain."""
         marks = self._inside_marks if self._inside else self._outside_marks
         if self._held or self._fresh or self._after_tag or "\n" in text or marks.may_begin_in(text):
             return False

@@ -22,7 +22,7 @@ from palladio.runtime.interface.errors import OverloadedError
 logger = logging.getLogger(__name__)
 
 _UNENDED = ("queued", "in_progress")
-_PATIENCE = 1.0  # seconds that whoever cancels or follows one waits until its end is stored
+_STORE_WAIT = 1.0  # seconds, at most, that clients wait until the end of a response is stored
 
 
 @dataclasses.dataclass(slots=True)
@@ -40,12 +40,16 @@ class RunningResponse:
 
 
 class BackgroundResponses:
-    """Those of this server that run. Each is in the store from its beginning, with its request: should the server end
-    before it does, another one can make it again.
+    """Responses that this server makes in the background. Each is in the store from its beginning, with its request: if
+    the server ends first, another one can make it again.
     """
 
     def __init__(self, engine: EngineClient, store: ResponseStore, database: Database) -> None:
-        """Args: database: of the store."""
+        """Make the responses' runner.
+
+        Args:
+            database: the store's.
+        """
         self._engine = engine
         self._store = store
         self._database = database
@@ -74,7 +78,7 @@ class BackgroundResponses:
 
     @property
     def unended(self) -> list[str]:
-        """The ids of those that still run here."""
+        """The ids of the responses that still run here."""
         running = self._running.items()
         return [name for name, one in running if one.events.response["status"] in _UNENDED]
 
@@ -90,21 +94,21 @@ class BackgroundResponses:
         response = running.events.response
         if response["status"] in _UNENDED:
             await _stop(running)
-        if response["status"] in _UNENDED:  # nobody else has cancelled it meanwhile
+        if response["status"] in _UNENDED:  # no other call has cancelled it meanwhile
             running.events.end("cancelled")
             storing = asyncio.create_task(self._finish(running.events, running.log))
             self._keep(response_id, running.events, running.log, storing)
-            await asyncio.wait((storing,), timeout=_PATIENCE)
+            await asyncio.wait((storing,), timeout=_STORE_WAIT)
         return response
 
     async def shown(self, running: RunningResponse) -> Response:
         """As it is; one that has just ended is in the store by now, as a rule: others may go on from it."""
         if running.events.response["status"] not in _UNENDED:
-            await asyncio.wait((running.task,), timeout=_PATIENCE)
+            await asyncio.wait((running.task,), timeout=_STORE_WAIT)
         return running.events.response
 
     async def drop(self, response_id: str) -> None:
-        """Ends one that nobody wants to see any more."""
+        """End a response that was deleted."""
         running = self._running.get(response_id)
         if running is not None:
             await _stop(running)
@@ -154,12 +158,12 @@ class BackgroundResponses:
             run = run.renewed()
 
     async def _finish(self, events: ResponseEvents, log: EventLog) -> None:
-        """Stores it, however long the database does not take it. Whoever follows it does not wait longer than a moment
-        for that, and finds it stored, as a rule, once it has heard of its end."""
+        """Store the end of a response, however long that takes. Clients that follow it wait for _STORE_WAIT at most:
+        they usually find it stored when they see its end."""
         last = b"" if events.response["status"] == "failed" else events.close()
         storing = asyncio.create_task(self._store_end(StoredResponse(events.response, None, log.content + last)))
         try:
-            await asyncio.wait((storing,), timeout=_PATIENCE)
+            await asyncio.wait((storing,), timeout=_STORE_WAIT)
             log.add(last)
             log.close()
             await storing

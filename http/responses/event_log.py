@@ -1,4 +1,4 @@
-"""EventLog: the events of an answer that is made in the background, for whoever wants to follow it."""
+"""EventLog: the events of an answer that is made in the background, for clients that follow it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,11 @@ class EventLog:
         return b"".join(self._events)
 
     def add(self, events: bytes) -> None:
-        """Args: events: one or several, or none, each to its end."""
+        """Add events.
+
+        Args:
+            events: any number of whole events.
+        """
         if events:
             self._events += split_events(events)
             self._wake()
@@ -29,7 +33,7 @@ class EventLog:
         self._wake()
 
     async def follow(self, first: int) -> AsyncIterator[bytes]:
-        """The events from number `first` on: those that are there, and then those that come."""
+        """Yield the events from number `first` on, as they come."""
         while True:
             changed = self._changed
             if first < len(self._events):

@@ -8,8 +8,7 @@ from typing import Any
 
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_items import Item, chat_messages
-from palladio.http.wire.field_map import FieldMap, message_paths
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import FieldMap, WarningList, message_paths
 from palladio.http.wire.protocol import SamplerFields, check_tool_fields
 from palladio.http.wire.protocol_chat import ChatRequest, ReasoningOptions
 from palladio.http.wire.typed_json import typed

@@ -29,7 +29,7 @@ class ResponseEvents(BlockWriter):
 
     Args:
         response: a new one, which is filled in.
-        obfuscate: fill deltas up, so that their sizes do not tell the lengths of the tokens.
+        obfuscate: fill deltas up, so that their sizes do not reveal the lengths of tokens.
 
     Attributes:
         response: so far; its output has the items that have ended.
@@ -57,11 +57,11 @@ class ResponseEvents(BlockWriter):
         opening = b"" if self._sequence_number else self._begin()
         self.end("failed", error=response_error(error))
         code = error.code or "server_error"
-        told = self._event("error", code=code, message=error.message, param=error.param)
-        return opening + told + self.close()
+        event = self._event("error", code=code, message=error.message, param=error.param)
+        return opening + event + self.close()
 
     def keep(self, fields: dict[str, Any]) -> None:
-        """Of the same response, which was begun before."""
+        """Take over fields of the response from an earlier attempt."""
         self.response |= fields
 
     def end(self, status: str, **fields: Any) -> None:
@@ -157,8 +157,8 @@ class ResponseEvents(BlockWriter):
 def unmade_events(response: Response) -> bytes:
     """All events of one in the background that ended before the engine had it."""
     queued = response | {"status": "queued", "error": None}
-    told = [("response.created", queued), ("response.queued", queued), (_TERMINAL[response["status"]], response)]
-    return b"".join(_event(name, number, {"response": shown}) for number, (name, shown) in enumerate(told))
+    events = [("response.created", queued), ("response.queued", queued), (_TERMINAL[response["status"]], response)]
+    return b"".join(_event(name, number, {"response": shown}) for number, (name, shown) in enumerate(events))
 
 
 def _event(name: str, number: int, fields: Mapping[str, Any]) -> bytes:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.http.wire.protocol import UnreadFields
 from palladio.http.wire.typed_json import typed
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -29,7 +29,11 @@ MAX_ITEM_ID = 256
 
 
 def item_id(kind: str, response_id: str, position: int | str) -> str:
-    """An id of its own for each item of a response. Args: position: among its output, or "in" and that of its input."""
+    """Make the id of an item of a response.
+
+    Args:
+        position: its place in the output; of input items, "in" and the place in the input.
+    """
     return f"{_PREFIXES[kind]}_{response_id.removeprefix('resp_')}_{position}"
 
 
@@ -78,10 +82,10 @@ def input_items(
         made = item_id(_kind(item), response_id, f"in{position}")
         given_id = _string(kept, "id", path) if "id" in kept else made
         items.append({"id": given_id, **read(kept, path)})
-        unread.tell(item, path, _ITEM)
+        unread.report(item, path, _ITEM)
         for name in ("content", "output", "summary"):
             for number, part in enumerate(item[name] if isinstance(item.get(name), list) else ()):
-                unread.tell(part, f"{path}.{name}.{number}", _PART)
+                unread.report(part, f"{path}.{name}.{number}", _PART)
     return items
 
 
@@ -110,7 +114,7 @@ def chat_messages(items: Iterable[tuple[str, Item]]) -> tuple[list[dict[str, Any
         match item["type"]:
             case "reasoning":
                 if turn is not None and turn.keys() - {"role", "reasoning_content"}:
-                    turn = None  # whoever reasons again begins anew
+                    turn = None  # reasoning again begins a new turn
                 said = assistant(path)
                 thoughts.setdefault(id(said), (said, []))[1].append(_reasoning_text(item))
             case "function_call":

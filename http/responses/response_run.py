@@ -4,8 +4,7 @@ import dataclasses
 from typing import Self
 
 from palladio.http.chat.chat_run import ChatRun
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
@@ -17,7 +16,7 @@ from palladio.http.responses.truncation import fitted
 from palladio.http.security.callers import Caller
 from palladio.http.storage.records.disk_errors import disk_errors
 from palladio.http.storage.records.object_lists import new_id
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 
 ROUTE = "/v1/responses"
 

@@ -46,7 +46,11 @@ class StoredResponse:
 
 
 class ResponseStore(Store):
-    """Args: limit: responses that are kept, of each owner; the oldest make room for new ones."""
+    """Responses and their items, in the database.
+
+    Args:
+        limit: how many responses of an owner are kept; the oldest are deleted first.
+    """
 
     def __init__(self, database: Database, limit: int) -> None:
         super().__init__(database)
@@ -54,7 +58,12 @@ class ResponseStore(Store):
 
     @transaction
     def add(self, connection: Connection, stored: StoredResponse, items: Sequence[Item], caller: Caller) -> None:
-        """Args: items: of its input; caller: what it finds makes room."""
+        """Add a response; delete the oldest over the limit.
+
+        Args:
+            items: its input.
+            caller: whose responses count and may be deleted.
+        """
         values = {
             "id": stored.id,
             "previous": stored.response["previous_response_id"],
@@ -106,7 +115,7 @@ class ResponseStore(Store):
 
     @transaction
     def input_items(self, connection: Connection, response_id: str, caller: Caller) -> list[Item]:
-        """Of that response's own request.
+        """Return the input items of the response's own request.
 
         Raises:
             HttpError: there is no such response that the caller may see.
@@ -142,7 +151,7 @@ class ResponseStore(Store):
 
     @transaction
     def items(self, connection: Connection, ids: Iterable[str], caller: Caller) -> dict[str, Item]:
-        """Stored items by id; those that are not there, or not for this caller, are left out."""
+        """Return stored items by id, without missing items and items of other owners."""
         condition, owners = caller.condition("responses.owner")
         ours = f"(SELECT 1 FROM responses WHERE responses.id = response_items.response AND {condition})"
         found = {name: _items_of(connection, f"id = ? AND EXISTS {ours} LIMIT 1", name, *owners) for name in ids}
@@ -150,14 +159,14 @@ class ResponseStore(Store):
 
     @transaction
     def unfinished(self, connection: Connection) -> list[str]:
-        """Those in the background that a server left before they ended, oldest first."""
+        """Return the background responses that a server left before they ended, oldest first."""
         is_left, values = left_by_others(connection, self._database.server)
         statement = f"SELECT id FROM responses WHERE request IS NOT NULL AND {is_left} ORDER BY number"
         return [row["id"] for row in connection.execute(statement, values)]
 
     @transaction
     def ended(self, connection: Connection, ids: Sequence[str]) -> list[str]:
-        """Of these in the background, those that are deleted or have ended, wherever."""
+        """Return which of these background responses were deleted or have ended, on any server."""
         found = set[str]()
         for name in ids:
             query = "SELECT 1 FROM responses WHERE id = ? AND request IS NOT NULL"

@@ -8,8 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from palladio.http.chat.chat_run import translate
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.generation.event_stream import HEADERS, EventStream
 from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.responses.background_responses import BackgroundResponses
@@ -23,7 +22,7 @@ from palladio.http.security.callers import Caller, CallerOf
 from palladio.http.storage.records.disk_errors import disk_errors
 from palladio.http.storage.records.object_lists import page
 from palladio.http.wire.body import JsonBody, describe_body
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.runtime.interface.errors import InvalidRequestError, OverloadedError
 
 MAX_LISTED = 100
@@ -127,11 +126,11 @@ def _add_input_tokens(router: APIRouter, context: Context, store: ResponseStore)
 
 
 async def complete_response(context: Context, call: Call, body: ResponseRequest) -> Response:
-    """One that is waited for.
+    """Make a response while the client waits for it.
 
     Raises:
         PalladioError: what went wrong before the status was sent.
-        HttpError: likewise, or the client went away.
+        HttpError: the same, or the client went away.
     """
     if body.background:
         raise InvalidRequestError("background: true is not possible here; leave it out", param="background")
@@ -160,7 +159,7 @@ async def _start(
 ) -> Response:
     if body.store is False:
         raise InvalidRequestError(
-            "background: true needs store: true; otherwise nobody could retrieve the response", param="store"
+            "background: true needs store: true; otherwise the response could not be retrieved", param="store"
         )
     response = await ResponseRun.prepare(context, call.detached(), body, store)
     await response.save()

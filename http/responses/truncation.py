@@ -11,10 +11,10 @@ from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
 from palladio.http.responses.response_items import Item
-from palladio.http.wire.field_warnings import WarningList, Warnings
+from palladio.http.wire.fields import WarningList, Warnings
 from palladio.runtime.interface.errors import InvalidRequestError
 
-FREE_PART = 8  # of the context, one part of so many is left for an answer without max_output_tokens
+FREE_PART = 8  # one part in 8 of the context is left for an answer without max_output_tokens
 
 _KEPT_ROLES = ("system", "developer")
 
@@ -38,10 +38,14 @@ async def fitted(context: Context, body: ResponseRequest, conversation: Conversa
 
 
 async def _fits(context: Context, body: ResponseRequest, conversation: Conversation, most: int) -> bool:
-    """Also of a request that is wrong: what is wrong with it is said when it runs. Args: most: tokens of the prompt."""
+    """Whether a conversation fits. An invalid request fits, and fails when it runs.
+
+    Args:
+        most: tokens of the prompt.
+    """
     size = entries_size([*conversation.earlier, *conversation.new], body.tools)
     try:
-        warnings = WarningList(Warnings(are_errors=False))  # the answer tells of them when it runs
+        warnings = WarningList(Warnings(are_errors=False))  # the answer has them when it runs
         chat = (await run_encoding(lambda: ResponseChat(body, conversation, warnings), size)).chat
         if len(orjson.dumps((chat.messages, chat.tools))) > context.counting_encoder.max_counted:
             return False

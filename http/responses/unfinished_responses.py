@@ -7,8 +7,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call
+from palladio.http.generation.context import Call, Context
 from palladio.http.responses.background_responses import BackgroundResponses
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_events import unmade_events
@@ -18,10 +17,10 @@ from palladio.http.responses.response_store import ResponseStore, StoredResponse
 from palladio.http.storage.records.disk_errors import is_of_disk
 from palladio.http.storage.records.news import News
 from palladio.http.wire.errors import ErrorBody, HttpError, any_error
-from palladio.http.wire.field_warnings import WARNINGS
+from palladio.http.wire.fields import WARNINGS
 from palladio.runtime.interface.errors import OverloadedError
 
-MAX_AT_ONCE = 8  # the others wait, so that whoever comes meanwhile finds room
+MAX_AT_ONCE = 8  # the others wait, so that new requests find room
 MAX_ATTEMPTS = 5  # of servers to make one again: it may be what they end of
 
 POLL = 5.0  # seconds between looks at what other servers have done, if no news come
@@ -39,7 +38,7 @@ class UnfinishedResponses:
         self._store = store
         self._background = background
         self._waiting: collections.deque[str] = collections.deque()
-        self._wanted: set[str] = set()  # those that do not run yet, and have not been withdrawn
+        self._wanted: set[str] = set()  # responses that do not run yet and were not withdrawn
         self._tasks: list[asyncio.Task[None]] = []
         self._news = News(context.storage.database)
         self._starting = asyncio.Lock()
@@ -85,7 +84,7 @@ class UnfinishedResponses:
                     logger.error("Cannot look for unfinished responses: %s", error, exc_info=trace)
 
     async def stop(self) -> None:
-        """Begins no further ones. Those that run may go on as long as the engine does."""
+        """Begin no further responses. Running ones may go on as long as the engine does."""
         self._is_stopped = True
         self._background.stop()
         for task in self._tasks:

@@ -49,7 +49,11 @@ def _json(status: int, content: dict[str, Any]) -> Response:
 
 
 def _health(engine: EngineClient, more: dict[str, Any]) -> Response:
-    """Args: more: to be told, too."""
+    """Answer with the engine's state.
+
+    Args:
+        more: further fields of the answer.
+    """
     liveness = engine.liveness
     if engine.state == "ready" and liveness.stall is not None:
         return _json(503, {"state": "unresponsive", "failure": liveness.stall} | more)
@@ -170,7 +174,7 @@ def _add_information(router: APIRouter, context: Context) -> None:
 
 def _add_control(router: APIRouter, context: Context) -> None:
     engine = context.engine
-    turn = asyncio.Lock()  # of those who wait for the engine to be idle: one asks, however many wait
+    lock = asyncio.Lock()  # of calls that wait for the engine to be idle: one at a time asks
 
     @router.get("/flush_cache", response_model=None)
     @router.post("/flush_cache", response_model=None)
@@ -182,7 +186,7 @@ def _add_control(router: APIRouter, context: Context) -> None:
         except OverloadedError as exc:
             message = f"{exc}; try again when it is idle, or give ?timeout=SECONDS"
             try:
-                async with asyncio.timeout(timeout), turn:
+                async with asyncio.timeout(timeout), lock:
                     await _flush_when_idle(engine)
             except TimeoutError:
                 raise HttpError(ErrorBody(400, message, code="busy")) from None

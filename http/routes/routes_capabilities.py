@@ -12,10 +12,15 @@ from palladio.http.generation.scored_pairs import is_judge
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.foreign_fields import verdicts
-from palladio.runtime.interface.request.parameter_checks import MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_N
+from palladio.runtime.interface.request.sampling_params import (
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+)
 
-# Routes of models that generate text, of those that make embeddings, and of those that classify: others answer a 400.
+# Routes of models that generate text, that make embeddings, and that classify: others answer a 400.
 _GENERATING = frozenset(
     f"POST {path}"
     for path in (
@@ -69,8 +74,8 @@ def _model(context: Context) -> dict[str, Any]:
 
 def _shown(embedding: EmbeddingSpec | None) -> dict[str, Any] | None:
     names = ("size", "pooling", "normalized")
-    told = None if embedding is None else dataclasses.asdict(embedding)
-    return told and {name: told[name] for name in names}
+    values = None if embedding is None else dataclasses.asdict(embedding)
+    return values and {name: values[name] for name in names}
 
 
 def _has_template(context: Context) -> bool:
@@ -115,7 +120,11 @@ def _closed(context: Context) -> frozenset[str]:
 
 
 def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Args: schema: the app's OpenAPI schema, whose bodies are the wire models."""
+    """Describe the routes.
+
+    Args:
+        schema: the app's OpenAPI schema, whose bodies are the wire models.
+    """
     closed = _closed(context)
     has_grammars, has_reasoning = _has_grammars(context), _reasoning(context) is not None
     has_tools = _has_template(context) and context.facts.takes_tools

@@ -8,8 +8,7 @@ from fastapi import APIRouter, Response
 from palladio.http.chat.chat_output import ChatMessage, MessageChunks
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.generation.chunks import ChatChunks, StreamSettings
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.event_stream import EventStream, with_warnings
 from palladio.http.generation.logprobs import chat_logprobs, prompt_logprobs
 from palladio.http.generation.usage import finish_fields

@@ -6,13 +6,12 @@ import numpy as np
 import orjson
 from fastapi import Response
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import encode_prompts, numbered_ids, split_prompts
 from palladio.http.generation.scored_pairs import MAX_PAIRS, embedding_requests, run_requests, usage_of, uses_activation
 from palladio.http.routes.routes_embeddings import encode_texts
-from palladio.http.wire.field_map import FieldMap
+from palladio.http.wire.fields import FieldMap
 from palladio.http.wire.protocol_embeddings import EncodeRequest
 from palladio.http.wire.protocol_scores import ClassifyRequest
 from palladio.runtime.interface.errors import InvalidRequestError

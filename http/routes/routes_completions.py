@@ -10,8 +10,7 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.chunks import CompletionChunks, StreamSettings
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.event_stream import EventStream, with_warnings
 from palladio.http.generation.logprobs import LegacyLogprobs, join_arrays, prompt_logprobs
 from palladio.http.generation.output_stream import OutputStream
@@ -26,8 +25,7 @@ from palladio.http.generation.prompts import check_num_samples, encode_prompts, 
 from palladio.http.generation.usage import finish_fields
 from palladio.http.generation.whole import TOKEN_SIZE, answer_size, collect
 from palladio.http.prompts.text_encoding import Truncation, run_encoding
-from palladio.http.wire.field_map import FieldMap
-from palladio.http.wire.field_warnings import WarningList, Warnings
+from palladio.http.wire.fields import FieldMap, WarningList, Warnings
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
@@ -40,14 +38,14 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompletionInput:
-    """What the engine is to be told.
+    """The prompts and parameters for the engine.
 
     Attributes:
         prompts: as they were given. prompt_ids: as token ids.
-        params: of each of them.
+        params: sampling parameters of each of them.
         truncation: what became of long ones.
         names: what the client calls the engine's fields.
-        warnings: of the whole request.
+        warnings: warnings of the whole request.
     """
 
     name: str
@@ -140,7 +138,11 @@ def _answer(
     output: RequestOutput,
     echoes: list[str] | None,
 ) -> dict[str, Any]:
-    """A choice with all that is told of it. Args: outputs: of all samples."""
+    """Make a whole choice.
+
+    Args:
+        outputs: the outputs of all samples.
+    """
     params, prompt_ids, position = read.params, read.prompt_ids, output.index // read.params.n
     scores = outputs[position * params.n].prompt_logprobs or []  # the first sample has them
     answer = _choice(body, output, prompt_ids[position], echoes[position] if echoes else None)
@@ -201,7 +203,11 @@ def _legacy(
     echoes: list[str] | None,
     position: int,
 ) -> LegacyLogprobs:
-    """The log-probabilities' arrays of a prompt's choice. Args: position: of the prompt."""
+    """Return the arrays of log-probabilities of a prompt's choice.
+
+    Args:
+        position: the prompt's.
+    """
     return LegacyLogprobs(
         context.facts.tokenizer,
         params,

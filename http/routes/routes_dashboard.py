@@ -24,7 +24,11 @@ ListBatches = Callable[[Caller], Awaitable[list[dict[str, Any]]]]  # the latest 
 
 
 def dashboard_router(context: Context, sampler: Sampler, list_batches: ListBatches) -> APIRouter:
-    """Args: sampler: begun by the first question, if nobody has done so before."""
+    """Make the routes of the dashboard.
+
+    Args:
+        sampler: the first request starts it, if it does not run.
+    """
     router = APIRouter()
     engine, observer = context.engine, context.observer
 

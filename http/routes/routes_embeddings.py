@@ -8,14 +8,13 @@ from typing import Any
 import orjson
 from fastapi import Response
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import encode_prompts, given_prompts, numbered_ids, prompt_names, split_prompts
 from palladio.http.generation.whole import feed
 from palladio.http.prompts.text_encoding import run_encoding
-from palladio.http.wire.field_map import FieldMap
+from palladio.http.wire.fields import FieldMap
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.runtime.front.requests.sglang_requests import expand_requests
 from palladio.runtime.front.requests.sglang_results import encode_results
@@ -122,10 +121,11 @@ async def _answer(
     names: FieldMap,
     write: Callable[[list[RequestOutput], Vectors], Any],
 ) -> Response:
-    """
+    """Run the requests, and answer with their embeddings.
+
     Args:
         names: what the client calls the engine's fields.
-        write: the answer, of the prompts' outputs and their vectors; called beside the event loop.
+        write: (outputs of the prompts, their vectors) → answer; called in a thread.
     """
     spec = context.require_embedding()
     origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)

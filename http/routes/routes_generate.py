@@ -8,8 +8,7 @@ from typing import Any
 import orjson
 from fastapi import Response
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.event_stream import DoneWriter, EventStream, with_warnings
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.prompts import (
@@ -23,8 +22,7 @@ from palladio.http.generation.prompts import (
 from palladio.http.generation.whole import answer_size, feed
 from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.wire.field_map import FieldMap
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import FieldMap, WarningList
 from palladio.http.wire.protocol import screen, with_whole_numbers
 from palladio.http.wire.protocol_generate import GenerateRequest
 from palladio.runtime.front.requests.sglang_requests import LogprobOptions, expand_requests

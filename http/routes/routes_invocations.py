@@ -4,8 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.routes.routes_chat import CHAT
 from palladio.http.routes.routes_completions import COMPLETIONS
 from palladio.http.wire.body import describe_body, read_body

@@ -114,7 +114,7 @@ def _load(rank: int, part: RankStats, max_running: int) -> dict[str, Any]:
 
 
 def _sections(stats: EngineStats, part: RankStats, asked: Collection[str]) -> dict[str, Any]:
-    """What is asked for beside core. A section that this server has nothing of is left out, as in SGLang."""
+    """Return the sections other than core that are asked for. A section without values is left out, as in SGLang."""
     found: dict[str, Any] = {}
     if "memory" in asked:
         memory = stats.memory

@@ -1,4 +1,4 @@
-"""What the server tells about itself and its requests: metrics, explanations, profiles."""
+"""Routes about the server and its requests: metrics, explanations, profiles."""
 
 import asyncio
 from typing import Annotated
@@ -34,7 +34,7 @@ def _add_metrics(router: APIRouter, context: Context) -> None:
 
     @router.get("/metrics", response_model=None)
     async def metrics(request: Request) -> Response:
-        """Prometheus's text; always 200: an engine that does not answer is told by palladio:engine_up."""
+        """Prometheus's text; always 200: palladio:engine_up is 0 for an engine that does not answer."""
         stats, engine = await reader.read(), context.engine
         snapshot = Snapshot(
             context.names.shown[0],
@@ -72,8 +72,8 @@ def _add_explain(router: APIRouter, context: Context) -> None:
             )
         only = _index_of(sample, len(record.samples))
         live = await _ask_about(context, record) if record.status == "live" else {}
-        told = explain_record(record, live, context.engine.info.max_running_requests, only)
-        return JSONResponse(told)  # not by way of pydantic: a timeline may have thousands of records
+        fields = explain_record(record, live, context.engine.info.max_running_requests, only)
+        return JSONResponse(fields)  # not by way of pydantic: a timeline may have thousands of records
 
 
 def _index_of(sample: str | None, count: int) -> int | None:
@@ -96,7 +96,7 @@ async def _ask_about(context: Context, record: RequestRecord) -> dict[int, LiveR
     try:
         found = await context.engine.explain([request.scoped_id for request in requests])
     except (EngineDeadError, EngineNotReadyError):
-        return {}  # it is being started again; what is known here is told
+        return {}  # it is being started again; the answer has what the front knows
     return {
         request.first_index + index: state
         for request in requests
@@ -125,7 +125,7 @@ def _add_profile(router: APIRouter, context: Context) -> None:
 
     @router.post("/stop_profile", dependencies=allowed)
     async def stop_profile() -> dict[str, str]:
-        """Ends the trace, and answers when it is written; `ended_by` tells the bound that ended it before."""
+        """Ends the trace, and answers when it is written; `ended_by` names the bound that ended it before."""
         context.require_ready()
         report = await engine.stop_profile()
         return {"output_dir": report.output_dir} | ({"ended_by": report.ended_by} if report.ended_by else {})

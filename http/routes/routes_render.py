@@ -9,8 +9,7 @@ import orjson
 from fastapi import Response
 
 from palladio.http.chat.chat_run import translate
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.params import request_name
 from palladio.http.prompts.text_encoding import Truncation, run_encoding
 from palladio.http.routes.routes_completions import read_completion
@@ -61,7 +60,7 @@ async def _render_completion(context: Context, call: Call, body: RenderCompletio
 async def _offsets(
     context: Context, body: _Body, request: GenerationRequest, prompt: str | list[int] | None, *, is_framed: bool
 ) -> list[tuple[int, int]] | None:
-    """Of each token of the prompt, the characters of the text it was made of; None: not asked for, or not known.
+    """Return the characters of the text that each token of the prompt covers; None: not asked for, or not known.
 
     Args:
         is_framed: the tokenizer put its special tokens around the text.

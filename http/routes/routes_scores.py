@@ -7,13 +7,12 @@ from typing import Any
 import orjson
 from fastapi import Response
 
-from palladio.http.generation.context import Context
-from palladio.http.generation.endpoint import Call, Endpoint
+from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import MAX_SAMPLES, check_paired_size, encode_prompt, numbered_ids
 from palladio.http.generation.scored_pairs import MAX_PAIRS, PairScorer, run_requests, usage_of
 from palladio.http.prompts.text_encoding import Truncation, run_encoding
-from palladio.http.wire.field_map import FieldMap
+from palladio.http.wire.fields import FieldMap
 from palladio.http.wire.protocol_scores import RerankRequest, RerankText, ScoreRequest
 from palladio.runtime.front.requests.token_scores import (
     check_labels,
@@ -22,7 +21,7 @@ from palladio.runtime.front.requests.token_scores import (
     num_requests,
 )
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.parameter_checks import MAX_LOGPROB_IDS
+from palladio.runtime.interface.request.sampling_params import MAX_LOGPROB_IDS
 
 _PAIR_FIELDS = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
 MAX_SCORES = MAX_SAMPLES * MAX_LOGPROB_IDS  # labels × items of one request
@@ -54,7 +53,7 @@ async def _score(context: Context, call: Call, body: ScoreRequest) -> Response:
 
 
 def _given_pairs(body: ScoreRequest) -> tuple[list[tuple[str, str]], str]:
-    """The pairs, and what the client calls the second texts. One text stands beside each of several.
+    """Return the pairs, and the client's name for the second texts. A single text is paired with each of several.
 
     Raises:
         InvalidRequestError: they are not given under two names that belong together, one is empty, or they are not as
@@ -111,7 +110,7 @@ async def _score_tokens(context: Context, call: Call, body: ScoreRequest, model:
     with_special = body.add_special_tokens is not False
 
     def encode() -> list[list[int]]:
-        """One prompt after the other: a long query beside many items would be more than memory holds."""
+        """Encode one prompt after the other: a long query with each of many items may not fit in memory."""
         texts_or_ids = ((item + query if body.item_first else query + item) for item in items)
         return [encode_prompt(encoder, prompt, with_special, truncation) for prompt in texts_or_ids]
 
@@ -140,7 +139,7 @@ def _check_num_scores(count: int) -> None:
 
 
 def _query_and_items(body: ScoreRequest) -> tuple[Any, list[Any]]:
-    """Of prompts that are all texts, or all token ids."""
+    """Return the query and the items, which are all texts or all token ids."""
     query, items = body.query, body.items
     for name, value in (("query", query), ("items", items)):
         if value is None or value == []:
@@ -181,13 +180,17 @@ async def _rerank(context: Context, call: Call, body: RerankRequest) -> Response
 
 
 async def _cut_documents(context: Context, documents: list[str], limit: int | None) -> list[str]:
-    """Args: limit: most tokens of a document that are looked at; None: all."""
+    """Cut documents to their first tokens.
+
+    Args:
+        limit: tokens of each document; None: all.
+    """
     if limit is None:
         return documents
     if limit < 1:
         raise InvalidRequestError(f"max_tokens_per_doc must be at least 1, got {limit}", param="max_tokens_per_doc")
     tokenizer, encoder = context.facts.tokenizer, context.encoder
-    truncation = Truncation(limit + 1, keeps_end=False)  # one more tells that there is more
+    truncation = Truncation(limit + 1, keeps_end=False)  # one more shows that there is more
 
     def cut(document: str) -> str:
         ids = encoder.encode(document, False, truncation)

@@ -12,12 +12,10 @@ from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.generation.context import Context
 from palladio.http.generation.logprobs import token_name
 from palladio.http.generation.prompts import check_num_prompts, encode_prompts, token_lists
-from palladio.http.prompts.rendering import Conversation, encode_chat
-from palladio.http.prompts.text_encoding import run_encoding
+from palladio.http.prompts.text_encoding import Conversation, encode_chat, run_encoding
 from palladio.http.prompts.tools import ToolPlan, tools_size
 from palladio.http.wire.body import LARGE_BODY, JsonBody, describe_body
-from palladio.http.wire.field_map import AS_SENT, FieldMap
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import AS_SENT, FieldMap, WarningList
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.http.wire.protocol_tokenize import DetokenizeRequest, TokenizeRequest
 from palladio.runtime.interface.errors import InvalidRequestError

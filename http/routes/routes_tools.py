@@ -21,7 +21,7 @@ from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 
 def tools_router(context: Context) -> APIRouter:
     router = APIRouter()
-    turn = asyncio.Lock()  # of texts: a megabyte takes a second of pure Python, and the streams share its lock
+    lock = asyncio.Lock()  # one text at a time: a megabyte takes a second of Python, which holds up the streams
 
     @router.post("/parse_function_call", openapi_extra=describe_body(ParseFunctionCallRequest))
     async def parse_function_call(
@@ -33,10 +33,10 @@ def tools_router(context: Context) -> APIRouter:
         if spec is not None:
             tools = [{"function": {"name": one.name, "parameters": one.parameters}} for one in functions.values()]
             events = await read_whole(context.template_readers.reader(spec, "", tools), body.text)
-            normal_text, calls = _told(events, functions)
+            normal_text, calls = _from_events(events, functions)
         else:
             parser = _format(context, body.tool_call_parser).new_parser(functions)
-            async with turn:
+            async with lock:
                 normal_text, calls = await run_encoding(lambda: _parse(parser, body.text), len(body.text))
         places = {name: place for place, name in enumerate(functions)}
         return {
@@ -62,7 +62,7 @@ def _format(context: Context, name: str | None) -> ToolFormat:
         raise InvalidRequestError(str(exc), param="tool_call_parser") from None
 
 
-def _told(events: Sequence[Event], functions: Functions) -> tuple[str, list[tuple[str, str]]]:
+def _from_events(events: Sequence[Event], functions: Functions) -> tuple[str, list[tuple[str, str]]]:
     """As `_parse`, of what a response template has read."""
     calls = [(event[1], event[2]) for event in events if event[0] == "call" and event[1] in functions]
     texts = (event[-1] for event in events if event[0] != "call" or event[1] not in functions)

@@ -1,4 +1,4 @@
-"""Who may use the server, by its flags: the middleware for browsers, and the line that tells of it."""
+"""Who may use the server, by its flags: the middleware for browsers, and the line for the log."""
 
 from typing import Any
 

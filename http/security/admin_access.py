@@ -35,7 +35,8 @@ def check_admin_access(config: HttpConfig, request: Request, action: str) -> Non
 
 
 def check_operator_access(callers: Callers, caller: Caller) -> None:
-    """With an admin key, that one. Else whoever may use the server, who then sees what its key may see.
+    """Check that the caller may operate the server: with the admin key; on servers without one, any caller of the
+    server may, and then sees what its key may see.
 
     Raises:
         HttpError: 401: no key came; 403: a key of others.

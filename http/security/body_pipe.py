@@ -30,5 +30,9 @@ class BodyPipe:
         )
 
     def write(self, data: bytes) -> None:
-        """Args: data: not empty."""
+        """Write a piece of the body.
+
+        Args:
+            data: not empty.
+        """
         self._write(b"%x\r\n%b\r\n" % (len(data), data))

@@ -22,8 +22,8 @@ _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::\d*)?")
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostRules:
     """Attributes:
-    names: in small letters; "*.example.com" is every name below that one, and "*" any name.
-    takes_private: names without a dot as well, and of those domains that nobody can register.
+    names: in lower case; "*.example.com" is every name below that one, and "*" any name.
+    takes_private: also takes names without a dot, and names of domains that cannot be registered.
     """
 
     names: frozenset[str]
@@ -31,15 +31,23 @@ class HostRules:
 
     @classmethod
     def of(cls, bound_to: str, allowed: Iterable[str] | None) -> Self:
-        """Args: bound_to: --host. On an address that others reach, names that only a local network knows are as good
-        as any: whoever can make one reaches the server without a browser. allowed: --allowed-hosts, in addition.
+        """Make the rules.
+
+        Args:
+            bound_to: --host. On an address that other machines reach, names that only a local network knows are
+                allowed: an attacker who can create one reaches the server without a browser.
+            allowed: --allowed-hosts, in addition.
         """
         is_local = is_loopback(bound_to)
         names = {bound_to, socket.gethostname(), *(allowed or ())}
         return cls(frozenset(map(_plain, names if is_local else {*names, _full_name()})), takes_private=not is_local)
 
     def allow(self, host: str) -> bool:
-        """Args: host: of the header, with or without a port. An empty one is no browser's."""
+        """Whether the rules allow a host.
+
+        Args:
+            host: the header, with or without a port. No browser sends an empty one.
+        """
         found = _HOST.fullmatch(host.strip())
         if found is None:
             return False
@@ -85,11 +93,11 @@ _FETCH_SITE = "sec-fetch-site"
 
 class BrowserGuard(Guard):
     """Refuses requests to a name that may be somebody else's, and what pages of other origins ask for, even where they
-    could not read the answer. Open routes and preflights pass: the first tell nothing, CORS answers the others.
+    could not read the answer. Open routes and preflights pass: the first reveal nothing, CORS answers the others.
 
     Args:
         hosts: names of the server.
-        origins: that may call; None: those of this machine. The server's own pages may.
+        origins: origins whose pages may call; None: those of this machine. The server's own pages always may.
         is_open: there are no keys. With keys only the host counts.
     """
 

@@ -29,7 +29,7 @@ Sees = Literal["own", "shared", "all"]
 @dataclasses.dataclass(frozen=True, slots=True)
 class Caller:
     """Attributes:
-    owner: of what is made; empty: nobody, as on servers without keys.
+    owner: who owns what this caller makes; empty: no owner, as on servers without keys.
     sees: own: what this owner made; shared: also what was made without a key, or with keys that have no name;
         all: what anybody made.
     """
@@ -38,7 +38,11 @@ class Caller:
     sees: Sees = "all"
 
     def may_see(self, owner: str) -> bool:
-        """Args: owner: of the thing in question. To whoever may not, it is not there."""
+        """Whether the caller may see an object; other objects do not exist for the caller.
+
+        Args:
+            owner: the object's.
+        """
         match self.sees:
             case "all":
                 return True
@@ -94,11 +98,11 @@ class KeyTable:
 
     @classmethod
     def of_admin(cls, keys: Iterable[str]) -> "KeyTable":
-        """The keys of --admin-api-key. They have no names: whoever has one is the admin."""
+        """Make the table of --admin-api-key. These keys have no names: all belong to the admin."""
         return cls({_hash(key.encode()): ADMIN for key in keys})
 
     def __bool__(self) -> bool:
-        """Whether there are any: without, nobody needs one."""
+        """Whether there are keys: without, requests need none."""
         return bool(self._owners)
 
     def owner_of(self, given: bytes) -> str | None:
@@ -128,7 +132,7 @@ class ApiKeys(KeyTable):
 
     @property
     def owners(self) -> frozenset[str]:
-        """Of the keys in force."""
+        """The owners of the keys in force."""
         return frozenset(self._owners.values())
 
     def owner_of(self, given: bytes) -> str | None:
@@ -151,7 +155,10 @@ def _hash(key: bytes) -> bytes:
 
 
 def _parse(keys: Iterable[str], source: str) -> Owners:
-    """Args: source: of the keys, in messages.
+    """Read keys with or without names.
+
+    Args:
+        source: where the keys are from, for messages.
 
     Raises:
         ConfigError: a key has two owners.
@@ -187,7 +194,7 @@ def _join(some: Owners, more: Owners) -> Owners:
 
 
 def _read_owners(path: Path) -> Owners:
-    """One key a line; empty lines and those that begin with # hold none."""
+    """Read one key a line, without empty lines and comments (#)."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -200,12 +207,13 @@ def _read_owners(path: Path) -> Owners:
 
 
 class Callers:
-    """While the keys have several owners, each sees its own things alone; the admin key sees all. One owner shares
-    with nobody, and finds what there was before keys had names as well; without keys, all is everybody's.
+    """Who makes a request, and what it may see. With several owners of keys, each sees only its own objects; the admin
+    key sees all. A single owner also sees objects from before keys had names; without keys, every request sees all.
 
     Args:
-        keys: of all routes; none: only control routes need one.
-        admin_keys: of the control routes, which then take no others; good for all routes. None: they are like others.
+        keys: keys of all routes; none: only control routes need one.
+        admin_keys: keys of the control routes, which then take no others; good for all routes. None: they are like
+            others.
     """
 
     def __init__(self, keys: ApiKeys, admin_keys: KeyTable) -> None:
@@ -337,7 +345,11 @@ class RequestsById:
             del self._requests[key]
 
     def engine_ids(self, caller: Caller, request_id: str | None) -> list[str]:
-        """Of the caller's requests. Args: request_id: of a request, or of a prompt of one; None: of all."""
+        """Return the engine's ids of the caller's requests.
+
+        Args:
+            request_id: a request's, or that of one of its prompts; None: all requests.
+        """
         return [
             request.scoped_id
             for (owner, name), requests in self._requests.items()

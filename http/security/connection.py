@@ -220,7 +220,7 @@ class Connection(HttpToolsProtocol):
 
     async def _until_close(self, scope: Any, receive: Any, send: Any) -> None:
         """The app for a client of HTTP/1.0, which knows no chunks: an answer without a length ends with the connection.
-        So uvicorn is told that the answer has no chunks, and of each part how long it is."""
+        So uvicorn learns that the answer has no chunks, and the length of each part."""
         cycle = self.cycle
         cycle.chunked_encoding = False
 
@@ -277,7 +277,11 @@ class Connection(HttpToolsProtocol):
         return self._lingering is not None and self._lingering.is_on
 
     def _close(self, cycle: RequestResponseCycle) -> None:
-        """After an answer that ends the connection. Args: cycle: of its request."""
+        """End the connection after an answer.
+
+        Args:
+            cycle: the request's.
+        """
         if cycle.more_body:
             self._linger()
         else:

@@ -6,12 +6,12 @@ NUM_SPARE = 64  # connections over the limit that are kept to be answered, with 
 
 
 class ConnectionLimits:
-    """Of one server.
+    """Limits of the connections of a server.
 
     Args:
         read_timeout: seconds for a request's head.
         write_timeout: seconds in which some bytes of an answer must go out.
-        max_connections: that are served; None: no limit.
+        max_connections: connections that are served; None: no limit.
     """
 
     def __init__(self, read_timeout: float, write_timeout: float, max_connections: int | None = None) -> None:

@@ -22,7 +22,11 @@ def invalid_http(message: str) -> ErrorBody:
 
 
 def head_fault(version: str, url: bytes, headers: RawHeaders) -> ErrorBody | None:
-    """Why a request cannot be served, whatever it asks for; None: it can. Args: version: "1.1"."""
+    """Return why a request's head cannot be served; None: it can.
+
+    Args:
+        version: such as "1.1".
+    """
     if version not in ("1.0", "1.1"):
         message = f"HTTP/{version} is not served; use HTTP/1.1"
         return ErrorBody(505, message, code="http_version_not_supported", headers=CLOSE)
@@ -41,8 +45,11 @@ def head_fault(version: str, url: bytes, headers: RawHeaders) -> ErrorBody | Non
 
 
 def take_absolute(url: bytes, headers: RawHeaders) -> bytes:
-    """The path and query of a request's target. The host of an absolute one takes the place of the header Host, which
-    does not count beside it. Args: headers: changed."""
+    """Return the path and query of a request's target. The host of an absolute target replaces the header Host.
+
+    Args:
+        headers: changed in place.
+    """
     found = _ABSOLUTE.fullmatch(url)
     if found is None:
         return url
@@ -89,7 +96,7 @@ def _values(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
 
 
 def _members(headers: RawHeaders, name: bytes) -> list[bytes]:
-    """Of a header that is a list, in small letters. Empty ones count for nothing, as the standard says."""
+    """Return the members of a list header in lower case, without empty ones, as the standard says."""
     members = (member.strip().lower() for value in _values(headers, name) for member in value.split(b","))
     return [member for member in members if member]
 

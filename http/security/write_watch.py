@@ -14,8 +14,8 @@ _CHECKS = 8  # within one timeout
 
 
 class WriteWatch:
-    """Of one connection. It looks at how much is on its way to the client, the system's buffer included: any change is
-    progress, so whoever reads steadily, however slowly, is left alone.
+    """Ends a connection whose client reads nothing. Any change of the bytes on their way to the client, the system's
+    buffer included, is progress: clients that read slowly but steadily are left alone.
 
     Args:
         timeout: seconds without progress.
@@ -73,7 +73,7 @@ class WriteWatch:
                 raw = fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4))
                 unconfirmed = struct.unpack("i", raw)[0]
             except OSError:
-                unconfirmed = 0  # it is closed, or the system does not tell
+                unconfirmed = 0  # it is closed, or the system does not say
         return self._transport.get_write_buffer_size() + unconfirmed
 
 

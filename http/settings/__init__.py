@@ -1,4 +1,4 @@
-"""What the HTTP server is told by flags.
+"""Settings of the HTTP server.
 
 Owns: HttpConfig, ObservabilityConfig, limits of requests, uvicorn's log configuration.
 Never: reads the environment, or imports a route.

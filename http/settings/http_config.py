@@ -15,7 +15,7 @@ from palladio.runtime.interface.request.grammar_spec import GRAMMAR_NAMES
 from palladio.runtime.interface.request.sampling_params import ALIASES, SamplingParams
 
 _HIDDEN = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})  # flags whose values are never shown
-SECRETS = _HIDDEN | {"database_url"}  # and those that are shown in part
+SECRETS = _HIDDEN | {"database_url"}  # and flags whose values are shown in part
 _BUCKET = re.compile(r"(?:s3|gs|az)://[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*/?")
 _NO_BUCKET = (  # without what was given, in which somebody may have put a secret
     "--blob-store must be s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, of letters, digits "

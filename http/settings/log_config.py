@@ -93,7 +93,7 @@ def logging_config(config: HttpConfig, log_format: LogFormat = "text") -> dict[s
         "loggers": {
             "uvicorn": {"handlers": ["http"], "level": level, "propagate": False},
             "uvicorn.error": {"level": level},
-            "uvicorn.asgi": {"level": max(level, logging.DEBUG)},  # at trace it would tell queries as they came
+            "uvicorn.asgi": {"level": max(level, logging.DEBUG)},  # at trace it would log queries unmasked
             "uvicorn.access": {"handlers": ["access"], "level": level, "propagate": False},
         },
     }

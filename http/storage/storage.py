@@ -126,10 +126,10 @@ class Storage:
 def _open_sqlite(path: Path) -> SqliteDatabase:
     os.close(open_file_within(path, os.O_RDWR))  # SQLite gives its other files the mode of this one
     for suffix in DATABASE_SUFFIXES:
-        beside = path.with_name(f"{path.name}{suffix}")
-        check_file_within(beside)
+        companion = path.with_name(f"{path.name}{suffix}")
+        check_file_within(companion)
         with contextlib.suppress(FileNotFoundError, PermissionError):
-            beside.chmod(0o600)
+            companion.chmod(0o600)
     return SqliteDatabase(path, SCHEMA, CHANGES)
 
 
@@ -211,7 +211,7 @@ def _check_own(lock: int, folder: Path) -> None:
 
 
 def _claim(lock: int, folder: Path, identity: str) -> None:
-    """Of servers with a shared folder, all have the same database: each removes what its database does not know.
+    """Claim a shared folder for one database: each server removes files that its database does not know.
 
     Raises:
         ConfigError: the folder is another database's.
@@ -225,4 +225,4 @@ def _claim(lock: int, folder: Path, identity: str) -> None:
     os.fsync(lock)
 
 
-DATABASE_SUFFIXES = ("-wal", "-shm", "-journal")  # of the files that SQLite keeps beside the database's
+DATABASE_SUFFIXES = ("-wal", "-shm", "-journal")  # of the files that SQLite keeps with the database

@@ -28,7 +28,11 @@ class GenericJsonParser(TaggedJsonParser):
         yield from self._reader.accept_after_space(_FENCE)
 
     def _found(self, character: str) -> Step[None]:
-        """Args: character: the list's first, or the call's."""
+        """Read a list of calls, or one call.
+
+        Args:
+            character: the first one of the list or call.
+        """
         if character == "{":
             self._reader.back(1)
         yield from self._reader.space()

@@ -48,7 +48,7 @@ class JsonCallParser(ScriptedParser):
         """Reads `{"name": …, "arguments": {…}}`, the names as all families write them, the keys in any order.
 
         Args:
-            bare: nothing else tells a call from JSON text: an unknown key before the name shows that it is none.
+            bare: there is no mark before the call: an unknown key before the name shows that it is other JSON text.
 
         Raises:
             MalformedCallError: it is no call of a function that is known.

@@ -281,8 +281,8 @@ class Plamo3Parser(SectionedCallParser):
 
 
 class GptOssParser(JsonCallParser):
-    """The recipient may stand before the channel or after it. A message to nobody, or to a tool of another kind, is
-    content, marks and all: the reasoning parser takes those apart before."""
+    """The recipient may stand before the channel or after it. A message without a recipient, or to a tool of another
+    kind, is content with its marks: the reasoning parser has divided messages before."""
 
     START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
     CALL, END = "<|call|>", "<|end|>"

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from palladio.http.wire.errors import CLIENT_CLOSED_REQUEST, ErrorBody, HttpError
-from palladio.http.wire.field_warnings import NoteWarning, WarningList, Warnings
+from palladio.http.wire.fields import NoteWarning, WarningList, Warnings
 from palladio.http.wire.protocol import WireModel
 from palladio.runtime.interface.errors import InvalidRequestError, MalformedJsonError, RequestAbortedError
 
@@ -146,7 +146,7 @@ class JsonMeter:
         self._carried = b""  # a backslash that ends a piece: what it stands before is in the next one
 
     def feed(self, piece: bytes) -> None:
-        """Args: piece: however long; above some 64 KiB, it takes longer than other clients should wait."""
+        """Count a piece. Above some 64 KiB, that takes longer than other clients should wait."""
         text = self._carried + piece
         num_backslashes = len(text) - len(text.rstrip(b"\\"))
         self._carried = b"\\" * (num_backslashes % 2)
@@ -182,7 +182,7 @@ def body_refusal(limit: int) -> HttpError:
 
 
 MAX_DEPTH = 128
-LARGE_BODY = 1 << 20  # bytes: what is larger is read beside the event loop
+LARGE_BODY = 1 << 20  # bytes: threads read larger ones
 
 _CONTAINERS = frozenset((dict, list))
 
@@ -362,7 +362,7 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Awaits `work`, and cancels it if the client goes away first. The request's body must have been read.
 
     Raises:
-        HttpError: the client went away; nobody will read this.
+        HttpError: the client went away.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(receive))

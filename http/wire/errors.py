@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from palladio.http.wire.field_map import AS_SENT, FieldMap
+from palladio.http.wire.fields import AS_SENT, FieldMap
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,
@@ -80,7 +80,11 @@ class ErrorBody:
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self, path: str = "") -> Response:
-        """Args: path: of the route that was asked for, if it may be one whose errors look different."""
+        """Make the response.
+
+        Args:
+            path: the path of the request, if its API may have another form of errors.
+        """
         if path.startswith("/v1/messages"):
             payload = self.anthropic_payload()
         else:
@@ -118,7 +122,11 @@ class HttpError(Exception):
 
 
 def error_body(exc: PalladioError | HttpError, names: FieldMap = AS_SENT) -> ErrorBody:
-    """Looks an error up in the table. Args: names: what the client calls the fields that the error names."""
+    """Look an error up in the table.
+
+    Args:
+        names: what the client calls the fields that the error names.
+    """
     if isinstance(exc, HttpError):
         return exc.body
     status, code = next((status, code) for kind, status, code in TABLE if isinstance(exc, kind))
@@ -131,10 +139,10 @@ def error_body(exc: PalladioError | HttpError, names: FieldMap = AS_SENT) -> Err
 
 
 def any_error(exc: Exception, what: str) -> ErrorBody:
-    """Of whatever has ended something that nobody waits for any more; a defect is logged with its traceback.
+    """Return the body for an error of work in the background; log a defect with its traceback.
 
     Args:
-        what: it was, for the log.
+        what: the work, for the log.
     """
     if isinstance(exc, PalladioError | HttpError):
         return error_body(exc)
@@ -157,11 +165,15 @@ def route_path(scope: Scope) -> str:
     return path[len(prefix) :] if prefix and path.startswith(prefix + "/") else path
 
 
-NoteError = Callable[[Scope, ErrorBody], None]  # is told of a request and the error that it is answered with
+NoteError = Callable[[Scope, ErrorBody], None]  # called with a request and the error that answers it
 
 
 def install_error_handlers(app: FastAPI, note: NoteError) -> None:
-    """Every error of a route, and of routing itself, gets the same body. Args: note: is told of those of routes."""
+    """Give every error of a route, and of routing, the same body.
+
+    Args:
+        note: called for errors of routes.
+    """
 
     async def known(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, PalladioError | HttpError)
@@ -221,4 +233,4 @@ class Guard(abc.ABC):
 
     @abc.abstractmethod
     def _refusal(self, scope: Scope) -> ErrorBody | None:
-        """Of an HTTP request; None: it passes."""
+        """Return the error that refuses an HTTP request; None: it passes."""

@@ -1,4 +1,4 @@
-"""Request fields that routes share, and what becomes of those that a route does not have."""
+"""Request fields that routes share, and what happens to fields that a route does not have."""
 
 import functools
 import typing
@@ -9,19 +9,19 @@ import pydantic
 from pydantic import ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
-from palladio.http.wire.field_warnings import WarningList
+from palladio.http.wire.fields import WarningList
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.interface.request.field_tables import METADATA, SAME_AS
-from palladio.runtime.interface.request.foreign_fields import judge
-from palladio.runtime.interface.request.parameter_checks import (
+from palladio.runtime.interface.request.foreign_fields import check_field
+from palladio.runtime.interface.request.sampling_params import (
     MAX_ALLOWED_IDS,
+    MAX_LOGIT_BIAS,
     MAX_LOGPROB_IDS,
     MAX_STOP_PATTERNS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS
 
 _reading = PanicGuard("what reads requests")
 
@@ -51,7 +51,7 @@ def screen(
             continue
         elif warnings is not None and warnings.has(f"{where}{name[:200]}"):
             continue  # in another entry of a list: looking for what was meant takes a while
-        elif (refusal := judge(name, value, known, elsewhere, where)) is not None:
+        elif (refusal := check_field(name, value, known, elsewhere, where)) is not None:
             if refusal.is_final or warnings is None:
                 raise refusal.error
             warnings.warn(refusal.error)
@@ -89,15 +89,15 @@ def check_tool_fields(
         if name in neutral:
             field = f"{path}.{name}"
             raise InvalidRequestError(f"not supported yet: {field}", param=field, code="unsupported_parameter")
-        if (refusal := judge(name, value, {*known, *neutral}, tuple, f"{path}.")) is not None:
+        if (refusal := check_field(name, value, {*known, *neutral}, tuple, f"{path}.")) is not None:
             if refusal.is_final:
                 raise refusal.error
             warnings.warn(refusal.error)
 
 
 class UnreadFields:
-    """What a conversation's messages and their parts hold that a translation to chat messages does not take along: the
-    answer tells of each such field once, where it stands first.
+    """Reports fields of messages and their parts that the translation to chat messages drops: each name once, at its
+    first place.
 
     Args:
         warnings: see `screen`.
@@ -105,9 +105,9 @@ class UnreadFields:
 
     def __init__(self, warnings: WarningList) -> None:
         self._warnings = warnings
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    def tell(self, part: Mapping[str, Any], path: str, known: Collection[str]) -> None:
+    def report(self, part: Mapping[str, Any], path: str, known: Collection[str]) -> None:
         """
         Args:
             path: of the part in the request.
@@ -117,11 +117,11 @@ class UnreadFields:
             InvalidRequestError: there is another one, and none may pass.
         """
         for name, value in part.items():
-            if value is not None and not (name in known or name in METADATA or name in self._told):
+            if value is not None and not (name in known or name in METADATA or name in self._reported):
                 field = f"{path}.{name[:200]}"
                 error = InvalidRequestError.of("unknown field: {param}", param=field, code="unknown_parameter")
                 self._warnings.warn(error)
-                self._told.add(name)
+                self._reported.add(name)
 
 
 MAX_FIELDS = 256  # of an object whose fields are known
@@ -189,7 +189,7 @@ class WireModel(pydantic.BaseModel):
 def _screened(
     model: type[WireModel], data: Mapping[str, Any], where: str, warnings: WarningList | None
 ) -> dict[str, Any]:
-    """The fields that a model implements, and of each object among them those that the object does."""
+    """Return the fields that a model implements, and the fields of each object among them."""
     kept = screen(data, model.model_fields, where=where, warnings=warnings)
     for name, inner in _objects_of(model).items():
         if isinstance(value := kept.get(name), dict):
@@ -226,7 +226,7 @@ def _is_whole(value: float) -> bool:
 
 @functools.cache
 def _integer_fields(model: type[WireModel]) -> frozenset[str]:
-    """Those that take integers, and no other numbers."""
+    """Return the fields that take integers and no other numbers."""
     types = {name: field.annotation for name, field in model.model_fields.items()}
     parts = {name: {hint, *typing.get_args(hint)} for name, hint in types.items()}
     return frozenset(name for name, hints in parts.items() if int in hints and float not in hints)
@@ -245,7 +245,7 @@ class StreamOptions(WireModel):
 
 
 class RequestFields(WireModel):
-    """Of a request to a model: where a route does not have such a field, an answer without it could be another."""
+    """Fields of a request to a model. They can change the answer, so a route without one never drops it silently."""
 
 
 class PromptFields(RequestFields):

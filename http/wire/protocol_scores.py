@@ -44,7 +44,7 @@ Items = Annotated[
 
 
 class ClassFields(PromptFields):
-    """What of a model's logits is told."""
+    """How a model's logits become scores."""
 
     use_activation: bool | None = None
     activation: bool | None = None
@@ -52,7 +52,7 @@ class ClassFields(PromptFields):
 
 
 class ScoreRequest(ClassFields):
-    """Of pairs of texts, under any of vLLM's names; or, with `label_token_ids`, SGLang's scores of tokens."""
+    """Scores of pairs of texts, with any of vLLM's names; with `label_token_ids`, SGLang's scores of tokens."""
 
     text_1: Texts | None = None
     text_2: Texts | None = None

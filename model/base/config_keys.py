@@ -12,7 +12,7 @@ _SHOWN = 100  # characters of a wrong value
 
 
 def shown(value: object) -> str:
-    """A wrong value in a message, cut short."""
+    """Format a wrong value for a message, cut short."""
     try:
         text = repr(value)
     except ValueError:  # Python prints no number of more than 4,300 digits
@@ -25,24 +25,30 @@ class Keys:
 
     Attributes:
         values: the object, with a default for each key that it leaves out.
-        defaults: these, which some methods take in place of null, too.
+        defaults: the defaults; some methods use them in place of null, too.
     """
 
     def __init__(
         self, values: Mapping[str, Any], where: str = "", defaults: Mapping[str, object] = MappingProxyType({})
     ) -> None:
-        """Args: where: is put before key names in messages (for nested objects)."""
+        """Make the access object.
+
+        Args:
+            values: the JSON object.
+            where: prefix of key names in messages, for nested objects.
+            defaults: values of keys that the object leaves out.
+        """
         self.values: Mapping[str, Any] = {**defaults, **values}
         self.defaults = defaults
         self._where = where
 
     def renamed(self, older: Mapping[str, str]) -> "Keys":
-        """Messages use the new names; where both are there, the new one counts."""
+        """Return a copy whose messages use the new names; where both names are present, the new one wins."""
         moved = {new: self.values[old] for old, new in older.items() if old in self.values and new not in self.values}
         return Keys({**self.values, **moved}, self._where, self.defaults)
 
     def count(self, key: str, *, most: int = MAX_INT) -> int:
-        """A required whole number in 1 … `most`."""
+        """Read a required whole number in 1 … `most`."""
         value = self.optional_count(key, most=most)
         if value is None:
             raise ConfigError(f"{self._where}{key} is missing from config.json")
@@ -51,7 +57,7 @@ class Keys:
     def optional_count(
         self, key: str, *, least: int = 1, most: int = MAX_INT, default: int | None = None
     ) -> int | None:
-        """A whole number in `least` … `most`; absent: `default`; null: None."""
+        """Read a whole number in `least` … `most`; absent: `default`; null: None."""
         value = self.values.get(key, default)
         if value is None:
             return None
@@ -62,21 +68,21 @@ class Keys:
         return value
 
     def optional_token(self, key: str) -> int | None:
-        """A token id; absent, null, or below 0, as some files say for none: None."""
+        """Read a token id; absent, null, or negative (as some files write "none"): None."""
         value = self.values.get(key)
         is_none = isinstance(value, int) and not isinstance(value, bool) and value < 0
         return None if is_none else self.optional_count(key, least=0)
 
     def count_or_default(self, key: str, *, most: int = MAX_INT) -> int | None:
-        """A whole number in 1 … `most`; absent or null: the default, which may be none."""
+        """Read a whole number in 1 … `most`; absent or null: the default, which may be None."""
         return self.optional_count(key, most=most) or Keys({}, defaults=self.defaults).optional_count(key, most=most)
 
     def default_number(self, key: str, otherwise: float) -> float:
-        """The default of a number, or another one if there is none."""
+        """Return the default of a number, or `otherwise` if the key has none."""
         return Keys({}, defaults=self.defaults).number(key, default=otherwise)
 
     def number(self, key: str, *, default: float | None = None) -> float:
-        """A number above 0, neither tiny nor huge; absent or null: the default, or, without one, an error."""
+        """Read a number above 0, neither tiny nor huge; absent or null: the default, or, without one, an error."""
         value = self.values.get(key)
         if value is None:
             value = self.defaults.get(key, default)
@@ -91,11 +97,11 @@ class Keys:
         return float(value)
 
     def optional_number(self, key: str) -> float | None:
-        """A number as of `number`; null, or absent without a default: None."""
+        """Read a number as `number` does; null, or absent without a default: None."""
         return None if self.values.get(key) is None else self.number(key)
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """A required list of numbers, each as of `number`."""
+        """Read a required list of numbers, each as `number` reads it."""
         value = self.values.get(key)
         if value is None:
             raise ConfigError(f"{self._where}{key} is missing from config.json")
@@ -110,7 +116,7 @@ class Keys:
         return value
 
     def require(self, key: str, supported: object, *, default: object) -> None:
-        """Any other value than `supported` is an error."""
+        """Raise ConfigError for any value other than `supported`."""
         value = self.values.get(key, default)
         if value is not None and value != supported:
             raise ConfigError(f"{self._where}{key}: {shown(value)} is not supported; only {supported!r}")

@@ -18,14 +18,14 @@ class Initializer:
     """Initial values of a parameter: all ones, all zeros, or uniform.
 
     Attributes:
-        fan_in: of uniform values, the dimension that is summed over: their standard deviation is its size ** -0.5.
+        fan_in: for uniform values, the dimension that is summed over: their standard deviation is its size ** -0.5.
     """
 
     kind: Literal["ones", "zeros", "uniform"]
     fan_in: int = 0
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """An array of `shape`; only "uniform" uses the key."""
+        """Make an array of `shape`; only "uniform" uses the key."""
         if self.kind == "uniform":
             bound = (3 / shape[self.fan_in]) ** 0.5
             return jax.random.uniform(key, shape, jnp.float32, -bound, bound).astype(dtype)
@@ -34,12 +34,12 @@ class Initializer:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What every constructor below the model gets.
+    """Settings that the model passes to every constructor.
 
     Attributes:
-        activations: their dtype.
+        activations: dtype of activations.
         weights: dtype of parameters that are not quantized.
-        rngs: where initial values come from; None: parameters are only shapes.
+        rngs: source of initial values; None: parameters are only shapes.
     """
 
     activations: DTypeLike
@@ -53,10 +53,10 @@ class Context:
         init: Initializer,
         dtype: DTypeLike | None = None,
     ) -> nnx.Param:
-        """A parameter that remembers its logical axes (model/base/sharding.py) and its initializer.
+        """Make a parameter that remembers its logical axes (model/base/sharding.py) and its initializer.
 
         Args:
-            dtype: whatever that of weights is; None: that of weights.
+            dtype: overrides the dtype of weights; None: use the dtype of weights.
         """
         assert len(shape) == len(axes)
         dtype = self.weights if dtype is None else dtype

@@ -1,4 +1,4 @@
-"""The device mesh, and which logical axis of a parameter is split over it. One table says all of it."""
+"""The device mesh, and one table that says which logical axes of parameters are split over it."""
 
 import dataclasses
 import functools
@@ -32,10 +32,10 @@ def make_mesh(
     *,
     shares_experts: bool = False,
 ) -> Mesh:
-    """A mesh of the first `dp_size` × `tp_size` devices, in `ep_size` parts along the expert axis.
+    """Make a mesh of the first `dp_size` × `tp_size` devices, in `ep_size` parts along the expert axis.
 
     Args:
-        devices: to choose from; None: all.
+        devices: the devices to choose from; None: all.
         ep_size: a divisor of `tp_size`.
         shares_experts: each of the `dp_size` ranks has some of the experts, not all.
 
@@ -57,7 +57,7 @@ def make_mesh(
 
 
 def make_abstract_mesh(tp_size: int, dp_size: int = 1, ep_size: int = 1, *, shares_experts: bool = False) -> Any:
-    """The same without devices. Any: shardings take it where they take a Mesh."""
+    """Make the mesh of `make_mesh` without devices. Typed Any because shardings take it in place of a Mesh."""
     return AbstractMesh(_shape(tp_size, dp_size, ep_size, shares_experts), _NAMES, axis_types=_TYPES)
 
 
@@ -67,34 +67,34 @@ def _shape(tp_size: int, dp_size: int, ep_size: int, shares_experts: bool) -> tu
 
 
 def num_shards(mesh: Mesh) -> int:
-    """Devices of a group."""
+    """Return the number of devices in a group."""
     return math.prod(int(mesh.shape[axis]) for axis in GROUP_AXES)
 
 
 def num_expert_parts(mesh: Mesh) -> int:
-    """Parts of a group that have experts of their own."""
+    """Return the number of parts of a group that have experts of their own."""
     return int(mesh.shape[EXPERT_AXIS])
 
 
 def num_ranks(mesh: Mesh) -> int:
-    """Data-parallel ranks."""
+    """Return the number of data-parallel ranks."""
     return math.prod(int(mesh.shape[axis]) for axis in RANK_AXES)
 
 
 def num_sharing(mesh: Mesh) -> int:
-    """Ranks that have experts in common; 1: each has all of them."""
+    """Return the number of ranks that share one set of experts; 1: each rank has all experts."""
     return int(mesh.shape[RANK_AXIS])
 
 
 def only_axes(spec: PartitionSpec, axes: Collection[str]) -> PartitionSpec:
-    """Of how an array is split, what these mesh axes do."""
+    """Keep only these mesh axes of a partition spec."""
     kept = (tuple(one for one in (each if isinstance(each, tuple) else (each,)) if one in axes) for each in spec)
     return PartitionSpec(*(names or None for names in kept))
 
 
 def on_each_device(function: Callable[..., Any], mesh: Mesh, *, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-    """A function that every device of a group computes with its own part of the arguments, since the compiler can't see
-    into kernels to split it; unchanged where a group is one device."""
+    """Make every device of a group compute a function with its own part of the arguments: the compiler cannot see into
+    kernels to split them. A group of one device gets the function unchanged."""
     if num_shards(mesh) == 1:
         return function
     has_ranks = num_ranks(mesh) > 1  # then all of it runs in a shard_map over them, whose mesh is the one to use
@@ -115,24 +115,24 @@ def on_each_device(function: Callable[..., Any], mesh: Mesh, *, in_specs: Any, o
 
 @dataclasses.dataclass(frozen=True)
 class ShardingRules:
-    """Mesh axes of each logical axis; None: every device has all of it.
+    """Mesh axes of each logical axis; None: every device has the whole dimension.
 
     Attributes:
         vocab: rows of the token tables (V).
-        kv_heads: kv heads with their query heads (K), and the cache's.
-        heads: query heads times head size, where the output projection takes them in (N·H).
+        kv_heads: kv heads with their query heads (K), in parameters and in the cache.
+        heads: query heads times head size, as inputs of the output projection (N·H).
         query_heads: query heads (N).
         latent_heads: heads of latent attention (N).
-        latent_values: the same times their values' size, where the output projection takes them in.
+        latent_values: heads of latent attention times value size, as inputs of the output projection.
         state_heads: key heads of layers with states, each with its value heads (K).
         state_group: value heads of a key head (R).
-        state_values: value heads times their size, where the output projection takes them in (K·R·dv).
-        keys: kv heads times head size, of what keys alone have (K·H).
+        state_values: value heads times value size, as inputs of the output projection (K·R·dv).
+        keys: kv heads times head size, in parameters that only keys have (K·H).
         ffw: inner size of the MLP (F).
-        experts: of a mixture (E).
+        experts: experts of a mixture (E).
         expert_ffw: inner size of each expert (F).
         shared_ffw: inner size of the expert that every token goes to.
-        ranks: what each data-parallel rank has, one after the other.
+        ranks: data of the data-parallel ranks, one after the other.
     """
 
     vocab: MeshAxes = GROUP_AXES
@@ -152,16 +152,16 @@ class ShardingRules:
     ranks: MeshAxes = RANK_AXES
 
     def spec(self, logical_axes: tuple[str | None, ...]) -> PartitionSpec:
-        """How an array whose dimensions have these logical axes (None: never split) is split."""
+        """Return the partition spec of an array with these logical axes (None: never split)."""
         table: dict[str, MeshAxes] = dataclasses.asdict(self)
         return PartitionSpec(*(axis and table[axis] for axis in logical_axes))
 
     def sharding(self, mesh: Mesh, logical_axes: tuple[str | None, ...]) -> NamedSharding:
-        """The sharding of an array whose dimensions have these logical axes."""
+        """Return the sharding of an array with these logical axes."""
         return NamedSharding(mesh, self.spec(logical_axes))
 
     def num_parts(self, mesh: Mesh, logical_axis: str | None) -> int:
-        """Into how many parts a dimension of this logical axis is split."""
+        """Return the number of parts into which a dimension of this logical axis is split."""
         (axes,) = self.spec((logical_axis,))
         names = axes if isinstance(axes, tuple) else (axes,) * (axes is not None)
         return math.prod(int(mesh.shape[name]) for name in names)

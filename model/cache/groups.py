@@ -1,4 +1,4 @@
-"""Which layers keep the same tokens, and so share block tables and pages."""
+"""Groups of layers that keep the same tokens, and so share block tables and pages."""
 
 import dataclasses
 from typing import NamedTuple, Self
@@ -11,8 +11,8 @@ MOST_PADDING = 0.15
 
 
 class Place(NamedTuple):
-    """Where what a layer keeps is: by which of a step's plans it finds it, and in which entry of the pool. Plans are
-    those of the block tables, and behind them, if there are states, that of the slots."""
+    """Position of a layer's cache: the number of the step plan that finds it, and the entry of the pool. Plans are
+    those of the block tables, then, if there are states, that of the slots."""
 
     step: int
     entry: int
@@ -23,8 +23,8 @@ class CacheGroup:
     """Layers that keep the same tokens.
 
     Attributes:
-        window: how many tokens, the newest; None: all.
-        tables: of each block table of the group, the layers that go by it, numbered from the embedding up.
+        window: number of newest tokens that they keep; None: all.
+        tables: the layers that use each block table of the group, numbered from the embedding up.
     """
 
     window: int | None
@@ -36,7 +36,7 @@ class CacheGroups:
     """All layers of a model, in groups.
 
     Attributes:
-        groups: of those with pages; the one without a window first, if there is one; it has one table.
+        groups: the groups with pages. The one without a window, if any, comes first and has one table.
         states: layers that keep a state for each slot, and no pages.
     """
 
@@ -45,7 +45,11 @@ class CacheGroups:
 
     @classmethod
     def of(cls, config: ModelConfig) -> Self:
-        """Args: config: as it serves a context, see `ModelConfig.for_context`."""
+        """Group the layers of a model.
+
+        Args:
+            config: the model for a context, from `ModelConfig.for_context`.
+        """
         layers: dict[int | None, list[int]] = {}
         states = tuple(number for number, layer in enumerate(config.layers) if layer.keeps_state)
         for number, layer in enumerate(config.layers):
@@ -61,7 +65,7 @@ class CacheGroups:
 
     @property
     def tables(self) -> list[tuple[int, ...]]:
-        """Of each block table, the layers that go by it."""
+        """The layers of each block table."""
         return [layers for group in self.groups for layers in group.tables]
 
     @property
@@ -70,12 +74,12 @@ class CacheGroups:
 
     @property
     def num_arrays(self) -> int:
-        """Of pages, in the pool."""
+        """Number of page arrays in the pool."""
         return max(map(len, self.tables))
 
     @property
     def places(self) -> list[Place]:
-        """Of each layer."""
+        """The place of each layer."""
         places = {layer: Place(t, a) for t, layers in enumerate(self.tables) for a, layer in enumerate(layers)}
         places |= {layer: Place(self.num_tables, self.num_arrays + n) for n, layer in enumerate(self.states)}
         return [places[layer] for layer in range(len(places))]

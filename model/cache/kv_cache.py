@@ -1,13 +1,12 @@
-"""The pool of what layers keep of the tokens before: pages of keys and values on the device, or states, one for each
-slot.
+"""The pool of cached tokens: pages of keys and values on the device, or one state for each slot.
 
-All layers' pages are of equal bytes and lie in one pool of page numbers. A number stands for one page in each of the
-pool's arrays, and at any time it belongs to one block table, so the layers that go by one table use one array each.
-Where some layers have a window and others have not, these are groups with tables of their own, and the memory is
-divided between them by what requests need, page by page.
+Pages of all layers have equal bytes and share one pool of page numbers. A number stands for one page in each of the
+pool's arrays and belongs to one block table at any time, so the layers of one table use one array each. Where some
+layers have a window and others have not, they form groups with tables of their own, and requests divide the memory
+between the groups page by page.
 
-The pool is a tuple with an entry for each array of pages, and behind them one for each layer that keeps states: what a
-step, a reset, another host and the memory plan take is all of it, whatever kinds there are.
+The pool is a tuple with an entry for each array of pages, then one for each layer that keeps states. A step, a reset,
+another host and the memory plan take all of it, whatever kinds there are.
 """
 
 import dataclasses
@@ -35,11 +34,12 @@ LEAST_ROW_BYTES = 32  # of a column of a TPU's tile: pages are whole tiles
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CacheLayout:
-    """The pool of what a model's layers keep, all but the number of pages.
+    """The layout of a model's pool, without the number of pages.
 
     Attributes:
-        spec: a layer's pages; all layers with pages have the same. groups: which layers share tables.
-        state: a layer's states; None: no layer keeps any.
+        spec: the pages of a layer; all layers with pages have the same.
+        groups: the layers that share tables.
+        state: the states of a layer; None: no layer keeps any.
     """
 
     spec: CacheSpec | LatentCacheSpec
@@ -56,11 +56,12 @@ class CacheLayout:
         num_slots: int = 1,
         state_dtype: DTypeLike = jnp.float32,
     ) -> Self:
-        """The cache that a model needs.
+        """Choose the layout that a model needs.
 
         Args:
-            dtype: of pages. num_slots: of states, of each data-parallel rank, the scratch slot included.
-            state_dtype: of tokens in states: that of activations.
+            dtype: dtype of pages.
+            num_slots: state slots of each data-parallel rank, the scratch slot included.
+            state_dtype: dtype of tokens in states: that of activations.
         """
         pages: dict[str, Any] = {"page_size": page_size, "dtype": jnp.dtype(dtype)}
         spec: CacheSpec | LatentCacheSpec
@@ -75,27 +76,27 @@ class CacheLayout:
 
     @property
     def bytes_per_page(self) -> int:
-        """Of one number in all arrays of the pool, on all devices together."""
+        """Bytes of one page number in all arrays of the pool, on all devices together."""
         return self.groups.num_arrays * self.spec.bytes_per_page
 
     def num_pages(self, pool: tuple[Any, ...], mesh: Mesh) -> int:
-        """Of each data-parallel rank, the scratch page included."""
+        """Return the number of pages of each data-parallel rank, the scratch page included."""
         num_pages: int = jax.tree.leaves(pool[0])[0].shape[0] // num_ranks(mesh)
         return num_pages
 
     def pages(self, pool: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The entries of pages: what grows with their number."""
+        """Return the entries of pages, which grow with the number of pages."""
         return pool[: self.groups.num_arrays]
 
     def states(self, pool: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The entries of states: what grows with the number of slots."""
+        """Return the entries of states, which grow with the number of slots."""
         return pool[self.groups.num_arrays :]
 
     def allocate(self, num_pages: int, mesh: Mesh) -> tuple[Any, ...]:
-        """The pool, of zeros.
+        """Allocate the pool, filled with zeros.
 
         Args:
-            num_pages: P, of each data-parallel rank. Its page 0 is the scratch page: count it in.
+            num_pages: pages of each data-parallel rank (P), the scratch page 0 included.
         """
         leaves, tree = jax.tree.flatten(self.abstract(num_pages, mesh))
         makers = {one: _zeros(one) for one in dict.fromkeys(leaves)}
@@ -103,7 +104,7 @@ class CacheLayout:
         return pool
 
     def abstract(self, num_pages: int, mesh: Mesh) -> tuple[Any, ...]:
-        """What `allocate` makes, without the memory."""
+        """Return the shapes of `allocate`'s result, without the memory."""
         pages = (self.spec.array(num_pages, mesh),) * self.groups.num_arrays
         return pages if self.state is None else (*pages, *(self.state.arrays(mesh),) * len(self.groups.states))
 
@@ -114,10 +115,10 @@ def _zeros(array: jax.ShapeDtypeStruct) -> Callable[[], jax.Array]:
 
 
 def fitting_page_size(config: ModelConfig, *, dtype: DTypeLike, mesh: Mesh, least_bytes: int) -> int:
-    """Tokens of the smallest page that takes so many bytes, of one layer on one device.
+    """Return the tokens of the smallest page that takes at least these bytes, for one layer on one device.
 
     Args:
-        least_bytes: 0: of any size; otherwise for kernels that copy whole tiles.
+        least_bytes: 0: any size; otherwise for kernels that copy whole tiles.
     """
     for size in PAGE_SIZES[:-1]:
         page = CacheLayout.of(config, page_size=size, dtype=dtype).spec.device_pages(1, mesh)
@@ -135,8 +136,8 @@ def plan_steps(
     kernels: Kernels,
     num_shards: int = 1,
 ) -> list[PagedStep | LatentStep | StateStep]:
-    """How a step writes and reads the pages of each block table, and then the states; see Place. For the arguments see
-    PagedStep.of_tables."""
+    """Plan how a step writes and reads the pages of each block table, then the states, in the order that Place counts.
+    PagedStep.of_tables describes the arguments."""
     steps: list[PagedStep | LatentStep | StateStep] = []
     if config.latent is not None:
         steps.append(LatentStep.of(batch, config.num_heads // num_shards, dtype, kv_cache[0], kernels))

@@ -1,4 +1,4 @@
-"""What layers with latent attention keep: one row a token, on every device. For pools see model/cache/kv_cache.py."""
+"""The cache of layers with latent attention: one row a token, on every device. Pools: model/cache/kv_cache.py."""
 
 import dataclasses
 from typing import ClassVar, Self
@@ -24,10 +24,11 @@ from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LatentCacheSpec(PageSpec):
-    """Pages [P, S, W] of latents; pallas_kernels/latent_attention/layout.py says how. Each device of a group has all.
+    """Pages [P, S, W] of latents, laid out as in pallas_kernels/latent_attention/layout.py. Each device of a group has
+    all.
 
     Attributes:
-        sizes: of a row's parts.
+        sizes: sizes of a row's parts.
     """
 
     AXES: ClassVar = ("ranks", None, None)
@@ -35,7 +36,7 @@ class LatentCacheSpec(PageSpec):
     sizes: LatentConfig
 
     def device_pages(self, num_pages: int, mesh: Mesh) -> jax.ShapeDtypeStruct:
-        """[P, S, W], see PageSpec."""
+        """Return the shape [P, S, W] of one device."""
         return jax.ShapeDtypeStruct(self._shape(num_pages), self.dtype)
 
     def _shape(self, num_pages: int) -> tuple[int, ...]:
@@ -45,19 +46,20 @@ class LatentCacheSpec(PageSpec):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LatentStep:
-    """How a step writes and reads the latents of all layers, which go by one block table."""
+    """Plan of a step's writes and reads of latents. All layers share it, and one block table."""
 
     writes: CacheWrites
     metadata: AttentionMetadata
 
     @classmethod
     def of(cls, batch: ForwardBatch, num_heads: int, dtype: DTypeLike, pages: jax.Array, kernels: Kernels) -> Self:
-        """
+        """Plan a step.
+
         Args:
-            batch: with one block table.
-            num_heads: of one device.
-            dtype: of activations.
-            pages: a layer's cache; all are alike.
+            batch: a batch with one block table.
+            num_heads: heads of one device.
+            dtype: dtype of activations.
+            pages: the cache of any layer; all are alike.
         """
         writes, num_tokens = batch.cache_writes(pages.shape[1]), batch.token_ids.shape[0]
         metadata = batch.attention_metadata()
@@ -69,13 +71,13 @@ class LatentStep:
         )
 
     def write(self, pages: jax.Array, latent: jax.Array, rotated: jax.Array, kernels: Kernels) -> jax.Array:
-        """pages [P, S, W], latent [T, L], rotated [T, R] → the pages with the step's rows."""
+        """Write rows: pages [P, S, W], latent [T, L], rotated [T, R] → the pages with the step's rows."""
         backend, target = kernels.cache_update, kernels.target
         return latent_cache_update(pages, latent, rotated, self.writes, backend=backend, target=target)
 
     def attend(
         self, q_latent: jax.Array, q_rotated: jax.Array, pages: jax.Array, scale: float, kernels: Kernels
     ) -> jax.Array:
-        """q_latent [T, N, L], q_rotated [T, N, R], pages [P, S, W] → [T, N, L]."""
+        """Attend: q_latent [T, N, L], q_rotated [T, N, R], pages [P, S, W] → [T, N, L]."""
         backend, target = kernels.latent_attention, kernels.target
         return latent_attention(q_latent, q_rotated, pages, self.metadata, scale=scale, backend=backend, target=target)

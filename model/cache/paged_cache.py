@@ -1,4 +1,4 @@
-"""Pages of keys and values: their layout, and how a step writes and reads them."""
+"""Pages of keys and values: their layout, and a step's writes and reads."""
 
 import dataclasses
 import math
@@ -30,13 +30,13 @@ from palladio.pallas_kernels.ragged_paged_attention import (
 )
 
 CacheScales = tuple[jax.Array, jax.Array] | None
-"""What a cache of float8 divides keys and values by, f32[] each; None: by 1."""
+"""Divisors of keys and values in a float8 cache, f32[] each; None: 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CacheSpec(PageSpec):
-    """Pages [P, K, S, 2·Hp] of keys and values, of attention with grouped queries. Devices of a group share the heads.
-    Pages of int8 have scales beside them, see ScaledPages; each device has those of its heads.
+    """Pages [P, K, S, 2·Hp] of keys and values, for grouped-query attention. Devices of a group share the heads. Pages
+    of int8 have scales, see ScaledPages; each device has the scales of its heads.
 
     Attributes:
         num_kv_heads: K.
@@ -50,17 +50,17 @@ class CacheSpec(PageSpec):
 
     @property
     def bytes_per_page(self) -> int:
-        """See PageSpec; with the scales of pages on a single device."""
+        """Bytes of one layer's page as in PageSpec, plus its scales, padded as if one device had all heads."""
         scales = math.prod(self._scales(1)) * 4 if self.has_scales else 0
         return super().bytes_per_page + scales
 
     @property
     def has_scales(self) -> bool:
-        """Whether each row has one, for its key and for its value."""
+        """Whether each row has a scale for its key and one for its value."""
         return bool(self.dtype == jnp.int8)
 
     def array(self, num_pages: int, mesh: Mesh) -> Any:
-        """See PageSpec; ScaledPages of int8."""
+        """Return the shape of one layer's array as in PageSpec; ScaledPages if pages are int8."""
         rows: Any = super().array(num_pages, mesh)
         if not self.has_scales:
             return rows
@@ -70,7 +70,7 @@ class CacheSpec(PageSpec):
         return ScaledPages(rows, scales)
 
     def device_pages(self, num_pages: int, mesh: Mesh) -> Any:
-        """[P, K, S, 2·Hp], see PageSpec; ScaledPages of int8."""
+        """Return the shape [P, K, S, 2·Hp] of one device; ScaledPages if pages are int8."""
         of_device = self._on_a_device(mesh)
         rows: Any = jax.ShapeDtypeStruct(of_device._shape(num_pages), self.dtype)
         scales: Any = jax.ShapeDtypeStruct(of_device._scales(num_pages), jnp.float32)
@@ -87,7 +87,7 @@ class CacheSpec(PageSpec):
 
 
 def page_values(pages: KVPages, number: jax.Array) -> jax.Array:
-    """Keys and values that one page of one array holds, as float32, in any order."""
+    """Return the keys and values of one page of one array, as float32, in any order."""
     if not isinstance(pages, ScaledPages):
         return pages[number].astype(jnp.float32)
     _, K, S, W = pages.shape
@@ -98,7 +98,7 @@ def page_values(pages: KVPages, number: jax.Array) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PagedStep:
-    """How a step writes and reads the pages of one block table: planned once, the same for every layer that uses it."""
+    """Plan of a step's writes and reads for one block table: made once, shared by every layer that uses the table."""
 
     writes: CacheWrites
     metadata: AttentionMetadata
@@ -113,10 +113,12 @@ class PagedStep:
         kernels: Kernels,
         num_shards: int = 1,
     ) -> list[Self]:
-        """One for each block table.
+        """Make one plan for each block table.
 
         Args:
-            dtype: of activations. kv_cache: the pool's arrays. num_shards: devices that share the heads.
+            dtype: dtype of activations.
+            kv_cache: the pool's arrays.
+            num_shards: devices that share the heads.
         """
         pages = next(iter(kv_cache))  # all are alike
         page_size = pages.shape[2]
@@ -143,12 +145,12 @@ class PagedStep:
         return [first, *(first._by_table(page_ids, block_table) for page_ids, block_table in others)]
 
     def _by_table(self, page_ids: jax.Array, block_table: jax.Array) -> Self:
-        """The same tokens in other pages."""
+        """Return the plan of the same tokens in other pages."""
         metadata = dataclasses.replace(self.metadata, block_table=block_table)
         return dataclasses.replace(self, writes=self.writes.in_pages(page_ids), metadata=metadata)
 
     def write(self, kv_pages: KVPages, k: jax.Array, v: jax.Array, kernels: Kernels, scales: CacheScales) -> KVPages:
-        """kv_pages [P, K, S, 2·Hp], k and v [T, K, H] → the pages with the step's keys and values."""
+        """Write keys and values: kv_pages [P, K, S, 2·Hp], k and v [T, K, H] → the pages with the step's rows."""
         k_scale, v_scale = scales or (1.0, 1.0)
         return kv_cache_update(
             kv_pages,
@@ -170,7 +172,7 @@ class PagedStep:
         scales: CacheScales,
         sinks: jax.Array | None = None,
     ) -> jax.Array:
-        """q [T, N, H], kv_pages [P, K, S, 2·Hp], sinks [N] → [T, N, H]."""
+        """Attend: q [T, N, H], kv_pages [P, K, S, 2·Hp], sinks [N] → [T, N, H]."""
         k_scale, v_scale = scales or (1.0, 1.0)
         return ragged_paged_attention(
             q,

@@ -1,4 +1,4 @@
-"""What layers with a recurrent state keep: a state of fixed size a slot. For pools see model/cache/kv_cache.py."""
+"""The cache of layers with a recurrent state: a state of fixed size a slot. Pools: model/cache/kv_cache.py."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple, Self
@@ -15,10 +15,10 @@ from palladio.pallas_kernels.gated_delta import DeltaRows
 
 
 class DeltaState(NamedTuple):
-    """A layer's states.
+    """The states of a layer.
 
     Attributes:
-        tokens: [slots, K, W-1, C], what the convolution sees of the newest tokens.
+        tokens: [slots, K, W-1, C], the newest tokens, which the convolution sees.
         memory: f32[slots, K, R, dk, dv], the recurrent state: rounded at each token, errors would add up.
     """
 
@@ -28,14 +28,15 @@ class DeltaState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StateSpec:
-    """A layer's states, one for each slot; that of the scratch slot stays zeros. Devices of a group share the heads.
+    """The states of a layer, one for each slot; the state of the scratch slot stays zeros. Devices of a group share the
+    heads.
 
-    Nothing of them is cleared: the first tokens of a request go on from zeros, whatever its slot held before.
+    States are never cleared: the first tokens of a request start from zeros, whatever its slot held before.
 
     Attributes:
-        sizes: of heads, as laid out.
-        dtype: of `DeltaState.tokens`.
-        num_slots: of each data-parallel rank, the scratch slot included.
+        sizes: sizes of heads, as laid out.
+        dtype: dtype of `DeltaState.tokens`.
+        num_slots: slots of each data-parallel rank, the scratch slot included.
     """
 
     AXES: ClassVar = ("ranks", "state_heads")
@@ -45,7 +46,7 @@ class StateSpec:
     num_slots: int
 
     def arrays(self, mesh: Mesh) -> DeltaState:
-        """Of all ranks, without memory. (NamedTuple of ShapeDtypeStructs.)"""
+        """Return the states of all ranks without memory: a DeltaState of ShapeDtypeStructs."""
         sizes, slots = self.sizes, num_ranks(mesh) * self.num_slots
         K, sharding = sizes.num_key_heads, ShardingRules().sharding(mesh, self.AXES)
         tokens = (slots, K, sizes.width - 1, sizes.num_channels)
@@ -59,13 +60,17 @@ class StateSpec:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StateStep:
-    """How a step reads and writes the states of all layers."""
+    """Plan of a step's reads and writes of states, shared by all layers."""
 
     rows: DeltaRows
 
     @classmethod
     def of(cls, batch: ForwardBatch) -> Self:
-        """Args: batch: with slots."""
+        """Plan a step.
+
+        Args:
+            batch: a batch with slots.
+        """
         assert batch.slots is not None, "the model's layers have states"
         num_tokens = batch.token_ids.shape[0]
         return cls(

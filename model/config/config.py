@@ -1,4 +1,5 @@
-"""ModelConfig: what a model is, in our words; `from_hf` reads it from config.json, with the help of the family."""
+"""ModelConfig: the description of a model in our words. `from_hf` reads it from config.json, with the help of the
+family."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +11,12 @@ from palladio.model.base.errors import ConfigError
 from palladio.model.config.config_overrides import override
 from palladio.model.config.hf_config import MAX_LAYERS, HfConfig
 from palladio.model.config.nested_config import described_by, text_model
-from palladio.model.config.quantization_config import FILES_BESIDE, config_beside, kinds_by_config, stored_format
+from palladio.model.config.quantization_config import (
+    QUANT_FILES,
+    kinds_by_config,
+    separate_quantization_config,
+    stored_format,
+)
 from palladio.model.config.quantization_flag import weight_kinds
 from palladio.model.config.registry import BASE_MODELS, CLASSIFIERS, find_family
 from palladio.model.files.folder_files import find_file
@@ -25,7 +31,7 @@ from palladio.model.weights.kinds import WeightKinds
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 _NAMES_OF_DTYPES: Mapping[str, DType] = {**{dtype: dtype for dtype in DTYPES}, "float": "float32", "half": "float16"}
-"""Those that torch has; some files put `torch.` before them."""
+"""Names of torch's dtypes; some files put `torch.` before them."""
 
 # The most that config.json may ask for, as in model/config/hf_config.py.
 MAX_INTERMEDIATE_SIZE = 1 << 28
@@ -35,13 +41,13 @@ MAX_EOS = 32  # published models have up to 10; a request adds its own, up to 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadCounts:
-    """Which heads of a padded layout are the checkpoint's own: means over all heads count those, each once.
+    """Heads of a padded layout that are the checkpoint's own. Means over all heads count those, each once.
 
     Attributes:
         num_heads: query heads of the checkpoint; padding makes queries of zeros.
         num_kv_heads: kv heads of the checkpoint.
-        counts: of each kv head as laid out: it is neither padding nor another copy of one before it.
-        is_query: of each query head as laid out: it is no padding.
+        counts: for each kv head as laid out, whether it is neither padding nor a copy of an earlier one.
+        is_query: for each query head as laid out, whether it is no padding.
     """
 
     num_heads: int
@@ -60,22 +66,22 @@ class ModelConfig(DecoderSpec):
         model_type: the family name that config.json gives.
         vocab_size: rows of the embedding (V); may be more than the tokenizer knows.
         hidden_size: D.
-        intermediate_size: F, of the MLP.
+        intermediate_size: F of the MLP.
         num_heads: query heads (N).
         num_kv_heads: key and value heads (K).
-        head_size: H; of latent attention, of the part that is rotated.
-        head_counts: of a layout that pads or copies heads; None: every head counts.
+        head_size: H; in latent attention, the size of the rotated part.
+        head_counts: the heads that count in a layout that pads or copies heads; None: every head counts.
         max_position_embeddings: tokens of context that the model is made for, rope scaling included.
         tie_word_embeddings: logits use the embedding's own table.
         eos_token_ids: tokens that end an answer, those of generation_config.json first.
-        bos_token_id: None: the model has none.
-        dtype: of the weights as published.
-        quantization: how the checkpoint stores weights; None: plainly.
-        weight_kinds: how they are kept on the device.
-        converted_dtype: of the weights of a converted checkpoint that are not quantized; None: it is none.
-        stored_dtype: that holds all matrices of the files; None: none were read.
-        has_head: it makes logits, so it can generate; else only hidden states.
-        classifier: its head, if it is made to classify texts; None: it is not.
+        bos_token_id: token that begins a text; None: the model has none.
+        dtype: dtype of the weights as published.
+        quantization: format of the quantized weights in the checkpoint; None: it stores weights plainly.
+        weight_kinds: kinds of the weights on the device.
+        converted_dtype: dtype of unquantized weights in a converted checkpoint; None: it is not converted.
+        stored_dtype: a dtype that holds all matrices of the files; None: no file was read.
+        has_head: the model makes logits, so it can generate; else only hidden states.
+        classifier: head of a model that classifies texts; None: the model does not.
         num_draft_layers: layers that the checkpoint has above those of the decoder, to predict tokens further ahead;
             they are not loaded.
     """
@@ -117,7 +123,7 @@ class ModelConfig(DecoderSpec):
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None) -> Self:
-        """Reads config.json (the styles of transformers 4 and 5) and generation_config.json.
+        """Read config.json (the styles of transformers 4 and 5) and generation_config.json.
 
         Raises:
             ConfigError: a key is missing, or its value asks for something unsupported; the message names the key.
@@ -153,7 +159,7 @@ class ModelConfig(DecoderSpec):
         )
 
     def for_context(self, length: int) -> Self:
-        """The model as it serves sequences of up to so many tokens: rotary embeddings and windows depend on it."""
+        """Return the model for sequences of up to `length` tokens: rotary embeddings and windows depend on it."""
 
         def fitted(layer: LayerSpec) -> LayerSpec:
             return dataclasses.replace(layer, attention=layer.attention.for_context(length))
@@ -161,10 +167,11 @@ class ModelConfig(DecoderSpec):
         return dataclasses.replace(self, layers=tuple(map(fitted, self.layers)))
 
     def with_quantization(self, quantization: str | None, of_checkpoint: WeightKinds | None = None) -> Self:
-        """The model with the weights that --quantization asks for.
+        """Return the model with the weights that --quantization asks for.
 
         Args:
-            of_checkpoint: kinds of the weights as they are stored; None: as far as config.json tells.
+            quantization: the flag; None: it was not given.
+            of_checkpoint: kinds of the weights as they are stored; None: as config.json describes them.
 
         Raises:
             ConfigError: the flag does not fit the checkpoint.
@@ -176,7 +183,7 @@ class ModelConfig(DecoderSpec):
 
     @property
     def num_layers(self) -> int:
-        """Of the decoder."""
+        """Layers of the decoder."""
         return len(self.layers)
 
     @property
@@ -188,8 +195,8 @@ class ModelConfig(DecoderSpec):
 def read_model_dir(
     path: Path, overrides: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Reads config.json, with `overrides` merged over it, and generation_config.json where there is one. Older
-    tools wrote quantization_config into a file of its own. Of a GGUF file, what its metadata say.
+    """Read config.json, with `overrides` merged over it, and generation_config.json if present. Older tools wrote
+    quantization_config into a file of its own. For a GGUF file, make both from its metadata.
 
     Raises:
         ConfigError: config.json is missing, or a file is not a JSON object.
@@ -204,19 +211,19 @@ def read_model_dir(
         hint = "it has only a tokenizer: download the whole model" if has_tokenizer else "give a Hugging Face model"
         raise ConfigError(f"no config.json in {path}; {hint}, with config.json and *.safetensors")
     if config.get("quantization_config") is None:
-        beside = {name: read_json(path, name) for name in FILES_BESIDE}
-        if (found := config_beside(beside)) is not None:
+        files = {name: read_json(path, name) for name in QUANT_FILES}
+        if (found := separate_quantization_config(files)) is not None:
             config["quantization_config"] = found
     return override(text_model(config), overrides or {}), read_object(path, "generation_config.json")
 
 
 def read_config_file(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A config.json alone, with `overrides` merged over it.
+    """Read a config.json alone, with `overrides` merged over it.
 
     Raises:
         ConfigError: it is not a JSON object.
     """
-    file = path.resolve()  # whoever names a file may name a link
+    file = path.resolve()  # a named file may be a link
     return override(text_model(read_object(file.parent, file.name) or {}), overrides)
 
 

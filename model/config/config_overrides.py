@@ -1,4 +1,4 @@
-"""--json-model-override-args: values that replace those of config.json, under whichever of its names a value has."""
+"""--json-model-override-args: values that replace those of config.json, under any of a value's names."""
 
 import json
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ _NAMES_OF_ONE = (
     ("num_experts", "num_local_experts"),
     ("rope_type", "type"),
 )
-_IN_ROPE = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")  # or beside it
+_IN_ROPE = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")  # or outside it
 
 
 def overrides_of(text: str) -> dict[str, Any]:
-    """The object that --json-model-override-args holds.
+    """Parse the JSON object of --json-model-override-args.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is no JSON object.
     """
     try:
         overrides = json.loads(text)
@@ -31,10 +31,10 @@ def overrides_of(text: str) -> dict[str, Any]:
 
 
 def override(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json with `overrides` merged over it: objects within objects key by key.
+    """Merge `overrides` over config.json; nested objects merge key by key.
 
-    What config.json says under another name of the same value is left out, for it might win: an override that does
-    nothing would not be noticed. rope_parameters stays beside a rope_scaling that is given, which wins.
+    Drop keys of config.json that give an overridden value under another name: they might win, and an override without
+    effect would go unnoticed. rope_parameters stays if a rope_scaling is given, which wins.
     """
     base = {key: value for key, value in config.items() if key not in _replaced(config, overrides)}
     for name in ("rope_parameters", "rope_scaling"):
@@ -51,7 +51,7 @@ def override(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
 
 
 def _replaced(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-    """Keys of config.json whose value is given under another name, or in another place."""
+    """Return the keys of config.json whose value is given under another name, or in another place."""
     replaced = _other_names(overrides) - overrides.keys()
     if overrides.get("rope_scaling"):
         replaced.discard("rope_parameters")

@@ -1,4 +1,4 @@
-"""What a model family declares: how its config.json is read, and where each of its tensors goes."""
+"""The description of a model family: how to read its config.json, and where each of its tensors goes."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -14,9 +14,10 @@ class Family:
     """A decoder-only family.
 
     Attributes:
-        describe: makes the specs of a model's layers from its config.json; raises ConfigError for what they cannot say.
-        weights: where each tensor goes.
-        defaults: of keys that config.json leaves out, as in the family's config class of transformers.
+        describe: makes the specs of a model's layers from its config.json; raises ConfigError for values that specs
+            cannot express.
+        weights: the parameter of each tensor.
+        defaults: values of keys that config.json leaves out, as in the family's config class of transformers.
         ignored: patterns (regular expressions, whole names) of tensors that carry nothing.
     """
 

@@ -32,17 +32,17 @@ _ACTIVATIONS: Mapping[str, Activation] = {name: activation for activation, names
 
 
 class HfConfig(Keys):
-    """Typed access to a model's config.json, and what several families read out of it alike.
+    """Typed access to a model's config.json, and readers of values that several families share.
 
     Every method raises ConfigError if a key is missing or asks for something unsupported; the message names the key.
 
     Attributes:
         hidden_size: D.
-        num_layers: of the decoder.
-        num_heads: of queries (N).
-        num_kv_heads: of keys and values (K).
-        head_size: H; of latent attention, of the part that is rotated.
-        max_position: tokens of context, before what rope scaling adds.
+        num_layers: layers of the decoder.
+        num_heads: query heads (N).
+        num_kv_heads: key and value heads (K).
+        head_size: H; in latent attention, the size of the rotated part.
+        max_position: tokens of context, before rope scaling extends it.
     """
 
     def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, object]) -> None:
@@ -75,16 +75,17 @@ class HfConfig(Keys):
         return float(self.head_size**-0.5)
 
     def rms_norm(self, scaling: NormScaling = "rounded") -> NormSpec:
-        """The norm of hidden states of most families."""
+        """Return the norm of hidden states that most families have."""
         return NormSpec(eps=self.number("rms_norm_eps", default=1e-6), scaling=scaling)
 
     def activation(
         self, key: str = "hidden_act", *, default: str = "silu", only: Activation | None = None
     ) -> Activation:
-        """What config.json says under `key`.
+        """Read the activation under `key`.
 
         Args:
-            default: where it says nothing. only: that the family can have; None: all.
+            default: the name to use if config.json has none.
+            only: the only activation that the family supports; None: all.
         """
         names = _ACTIVATIONS if only is None else _NAMES[only]
         name = default if self.values.get(key) is None else self.values[key]
@@ -93,7 +94,7 @@ class HfConfig(Keys):
         return _ACTIVATIONS[name]
 
     def rope(self, *, is_interleaved: bool = False, default_fraction: float | None = None) -> RopeConfig:
-        """One rotary embedding for all layers; for the arguments, see RopeConfig.from_hf."""
+        """Read one rotary embedding for all layers; RopeConfig.from_hf describes the arguments."""
         theta = self.default_number("rope_theta", 10000.0)
         rope = RopeConfig.from_hf(
             self.values, self.max_position, theta, is_interleaved=is_interleaved, default_fraction=default_fraction
@@ -101,12 +102,12 @@ class HfConfig(Keys):
         return rope.checked(self.head_size)
 
     def layered_rope(self, kind: str, theta_key: str, default_theta: float) -> RopeConfig:
-        """The rotary embedding of the layers of one kind, as `layer_types` names it. rope_parameters (transformers 5)
-        has an object for each kind; before, rope_scaling was of layers with full attention alone.
+        """Read the rotary embedding of the layers of one kind, as `layer_types` names it. rope_parameters (transformers
+        5) has an object for each kind; before, rope_scaling applied only to layers with full attention.
 
         Args:
-            theta_key: where config.json gave the base of the frequencies before transformers 5.
-            default_theta: when it gives none.
+            theta_key: the key that gave the base of the frequencies before transformers 5.
+            default_theta: the base if config.json gives none.
         """
         nested = self.values.get("rope_parameters")
         nested = {} if nested is None else nested
@@ -131,12 +132,12 @@ class HfConfig(Keys):
             own |= scaling
         if own.get("rope_theta") is None:
             own["rope_theta"] = self.number(theta_key, default=default_theta)
-        beside = {"original_max_position_embeddings": self.values.get("original_max_position_embeddings")}
-        rope = RopeConfig.from_hf({"rope_parameters": own, **beside}, self.max_position, default_theta)
+        outer = {"original_max_position_embeddings": self.values.get("original_max_position_embeddings")}
+        rope = RopeConfig.from_hf({"rope_parameters": own, **outer}, self.max_position, default_theta)
         return rope.checked(self.head_size)
 
     def layer_types(self, allowed: tuple[str, ...] = (FULL, SLIDING)) -> tuple[str, ...] | None:
-        """Of every layer; None: config.json does not say."""
+        """Read the kind of every layer; None: config.json does not say."""
         types = self.values.get("layer_types")
         if types is None:
             return None
@@ -151,24 +152,26 @@ class HfConfig(Keys):
         return tuple(types)
 
     def no_windows(self) -> tuple[int | None, ...]:
-        """Of each layer, of a family without windows. In transformers the cache asks layer_types, attention does not.
+        """Return no window for each layer, for a family without windows. In transformers the cache reads layer_types,
+        attention does not.
 
         Raises:
-            ConfigError: layer_types asks for one.
+            ConfigError: layer_types asks for a window.
         """
         if SLIDING in (self.layer_types() or ()):
             raise ConfigError(f"layer_types: this architecture does not support {SLIDING}")
         return (None,) * self.num_layers
 
     def windows_everywhere(self) -> tuple[int | None, ...]:
-        """Of each layer: sliding_window, if config.json has one."""
+        """Return sliding_window for each layer, if config.json has one."""
         types, window = self.layer_types(), self.optional_count("sliding_window")
         if types is not None and window is not None and FULL in types:  # transformers makes a Mistral a Ministral then
             raise ConfigError("layer_types: this architecture uses sliding_window on every layer")
         return (window,) * self.num_layers
 
     def windows_of_upper_layers(self) -> tuple[int | None, ...]:
-        """Of each layer: sliding_window from max_window_layers on, or by layer_types, if use_sliding_window is set."""
+        """Return the window of each layer: sliding_window from max_window_layers on, or by layer_types, if
+        use_sliding_window is set."""
         types, window = self.layer_types(), self.optional_count("sliding_window")
         if not self.flag("use_sliding_window", default=False):
             window = None
@@ -181,7 +184,8 @@ class HfConfig(Keys):
         return tuple(window if kind == SLIDING else None for kind in types)
 
     def alternating_types(self, is_full: Callable[[int], bool]) -> tuple[str, ...]:
-        """Of each layer: layer_types, or, without it, full attention where `is_full` of the layer's number says so.
+        """Return the kind of each layer: by layer_types, or, without it, full attention where `is_full(number)` is
+        true.
 
         Raises:
             ConfigError: a layer has a window, and sliding_window is null.
@@ -194,8 +198,8 @@ class HfConfig(Keys):
         return types
 
     def hybrid_types(self) -> tuple[str, ...]:
-        """Of each layer: layer_types, or, without it, full attention in every full_attention_interval-th layer and a
-        state in the others.
+        """Return the kind of each layer: by layer_types, or, without it, full attention in every
+        full_attention_interval-th layer and a state in the others.
 
         Raises:
             ConfigError: no layer has attention.
@@ -209,7 +213,7 @@ class HfConfig(Keys):
         return types
 
     def window(self, kind: str) -> int | None:
-        """Of the layers of a kind."""
+        """Return the window of the layers of a kind."""
         return self.count("sliding_window") if kind == SLIDING else None
 
 

@@ -1,4 +1,4 @@
-"""A config.json whose text model is one part of it, as of models that take images: that part, as one of its own."""
+"""Text models inside a larger config.json, as in models that take images: a config.json of the text model alone."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -26,20 +26,20 @@ TEXT_MODELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "Qwen3_5MoeModel": ("qwen3_5_moe_text",),
     }
 )
-"""By architecture, which text models it may have, as text_config.model_type names them: others have other layers."""
+"""Supported text models (text_config.model_type) of each architecture: others have other layers."""
 
 _OWN_DEFAULTS = {"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"}
 _TIED_BY_EITHER = ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration")
 
 
 def text_model(config: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json of the text model alone: what `text_config` says, and what only the whole file says (token ids,
-    dtype, quantization). A config.json without `text_config` is the text model's already.
+    """Return the config.json of the text model alone: the values of `text_config`, and those that only the whole file
+    has (token ids, dtype, quantization). A config.json without `text_config` already is the text model's.
 
-    Of `text_config` its model_type is left. Whether the head is tied is what the whole file says, as in transformers.
+    The model_type of `text_config` is dropped. The whole file says whether the head is tied, as in transformers.
 
     Raises:
-        ConfigError: `text_config` is not an object, or of a text model that its architecture cannot have.
+        ConfigError: `text_config` is not an object, or is of a text model that its architecture cannot have.
     """
     nested = config.get(_PART)
     if nested is None:
@@ -47,7 +47,7 @@ def text_model(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(nested, Mapping):
         raise ConfigError(f"{_PART} must be an object, found {shown(nested)}")
     names, kind = config.get("architectures"), nested.get(_KIND)
-    architecture = str(names[0]) if isinstance(names, list) and names else ""  # whoever needs one says what is wrong
+    architecture = str(names[0]) if isinstance(names, list) and names else ""  # its reader reports the error
     kinds = TEXT_MODELS.get(architecture)
     if kinds is not None and kind is not None and kind not in kinds:
         raise ConfigError(
@@ -63,10 +63,11 @@ def text_model(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described_by(config: Mapping[str, Any], architecture: str) -> str:
-    """The architecture whose family reads a text model's keys: that of the text model, where several may be within.
+    """Return the architecture whose family reads a text model's keys: that of the text model, where several are
+    possible.
 
     Args:
-        config: as `text_model` returns it.
+        config: the result of `text_model`.
     """
     if TEXT_MODELS.get(architecture) != _MISTRAL or _PART not in config:
         return architecture

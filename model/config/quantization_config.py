@@ -1,4 +1,4 @@
-"""How a checkpoint stores its weights, by config.json, and of which kinds they are then."""
+"""The storage format and the kinds of a checkpoint's weights, as config.json describes them."""
 
 import collections
 from collections.abc import Callable, Iterable, Mapping
@@ -27,11 +27,11 @@ FORMATS: Mapping[str, type[Fp8 | Awq | Gptq | CompressedTensors | ModelOptFp8 | 
     "mxfp4": Mxfp4,
     "gguf": Gguf,
 }
-"""By quantization_config.quant_method."""
+"""Formats by quantization_config.quant_method."""
 
-FILES_BESIDE = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
-"""Of ModelOpt, AutoGPTQ and AutoAWQ, from before they wrote quantization_config into config.json. Other tools have
-files of these names, too: that of transformers.js tells how its ONNX files are quantized."""
+QUANT_FILES = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
+"""Files of ModelOpt, AutoGPTQ and AutoAWQ, from before they wrote quantization_config into config.json. Other tools use
+these names, too: the file of transformers.js describes the quantization of its ONNX files."""
 
 _NO_MATRIX = ("vector", "transposed", "sinks")  # transforms of norms, biases, routers, sinks
 _NO_MATRIX_ENDS = ("_bias", "_scale", "_scales")
@@ -39,13 +39,13 @@ _MAX_LEVELS = 6  # of objects and lists in quantization_config: config_groups, a
 TABLES = ("embedding.table", "lm_head.table")
 
 
-def config_beside(files: Mapping[str, object]) -> dict[str, Any] | None:
-    """quantization_config of a checkpoint whose config.json has none; None: no file has it.
+def separate_quantization_config(files: Mapping[str, object]) -> dict[str, Any] | None:
+    """Find the quantization_config of a checkpoint whose config.json has none; None: no file has it.
 
     Args:
-        files: of FILES_BESIDE those that there are, as JSON.
+        files: the files of QUANT_FILES that exist, as JSON.
     """
-    for name in FILES_BESIDE:
+    for name in QUANT_FILES:
         found = files.get(name)
         if not isinstance(found, Mapping):
             continue
@@ -59,7 +59,7 @@ def config_beside(files: Mapping[str, object]) -> dict[str, Any] | None:
 
 
 def _method_of(found: Mapping[str, Any], name: str) -> str | None:
-    """quant_method of what a file of this name says; None: it is no quantization_config."""
+    """Return the quant_method in a file of this name; None: it is no quantization_config."""
     if found.get("quant_method") in list(FORMATS):  # a list, for the value may be anything
         return str(found["quant_method"])
     if "w_bit" in found or "q_group_size" in found:
@@ -70,10 +70,10 @@ def _method_of(found: Mapping[str, Any], name: str) -> str | None:
 
 
 def stored_format(config: Mapping[str, Any]) -> StoredFormat | None:
-    """What config.json says; None: nothing.
+    """Read the storage format from config.json; None: it names none.
 
     Raises:
-        ConfigError: it says something unsupported.
+        ConfigError: the format is not supported.
     """
     found = config.get("quantization_config")
     if found is None:
@@ -91,7 +91,7 @@ def stored_format(config: Mapping[str, Any]) -> StoredFormat | None:
 
 
 def _with_whole_numbers(found: Any, levels: int = _MAX_LEVELS) -> Any:
-    """An object of config.json; some tools write whole numbers as 128.0."""
+    """Replace floats such as 128.0, which some tools write, with whole numbers in an object of config.json."""
     if isinstance(found, float) and found.is_integer():
         return int(found)
     if levels and isinstance(found, Mapping):
@@ -102,10 +102,10 @@ def _with_whole_numbers(found: Any, levels: int = _MAX_LEVELS) -> Any:
 
 
 def kinds_by_config(stored: StoredFormat | None, rules: Iterable[WeightRule], num_layers: int) -> WeightKinds:
-    """Of a checkpoint's weights, as far as config.json tells. Tables are quantized by no one.
+    """Return the kinds of a checkpoint's weights, as far as config.json describes them. Tables are never quantized.
 
     Args:
-        stored: None: it is not quantized.
+        stored: the storage format; None: the checkpoint is not quantized.
     """
     if stored is None:
         return WeightKinds()
@@ -122,11 +122,11 @@ def kinds_of(
     kind: Callable[[WeightRule, str], tuple[WeightKind | None] | None],
     num_experts: int = 1,
 ) -> WeightKinds:
-    """The kinds of a model's weights. One whose tensors are of several is dense.
+    """Return the kinds of a model's weights. A weight whose tensors differ in kind is dense.
 
     Args:
-        kind: of a tensor, by its rule and its name; None: there is no such tensor.
-        num_experts: of each layer, where tensors are numbered by them.
+        kind: returns the kind of a tensor from its rule and its name; None: there is no such tensor.
+        num_experts: experts of each layer, where tensors are numbered by them.
     """
     found: dict[str, dict[int, set[WeightKind | None]]] = {}  # weight with {layer} → layer → kinds of its tensors
     for rule in rules:
@@ -134,8 +134,8 @@ def kinds_of(
             continue
         experts = range(num_experts if "{expert}" in rule.name else 1)
         for layer in range(num_layers if "{layer}" in rule.name else 1):
-            told = [kind(rule, rule.name.format(layer=layer, expert=expert)) for expert in experts]
-            kinds = {each[0] for each in told if each is not None}
+            found_kinds = [kind(rule, rule.name.format(layer=layer, expert=expert)) for expert in experts]
+            kinds = {each[0] for each in found_kinds if each is not None}
             if kinds:
                 found.setdefault(rule.param, {}).setdefault(layer, set()).update(kinds)
     usual: dict[str, WeightKind | None] = {}  # by weight with {layer}

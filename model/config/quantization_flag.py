@@ -1,4 +1,5 @@
-"""--quantization: what weights become while they load, module by module; or the name of what a checkpoint is."""
+"""--quantization: the kinds that weights get while they load, module by module; or the name of the checkpoint's
+format."""
 
 import collections
 import dataclasses
@@ -21,13 +22,13 @@ MADE: Mapping[str, WeightKinds] = {
     "w8a8_fp8": WeightKinds(WeightKind("float8_e4m3fn", activation_bits=8)),
     "int4": WeightKinds(WeightKind("int4", _INT4_GROUP), others=tuple((table, _INT8) for table in TABLES)),
 }
-"""Kinds that are made of plain weights while they load, by the value of the flag. 4 bits are too few for tables."""
+"""Kinds made of plain weights while they load, by the value of the flag. 4 bits are too few for tables."""
 
 FORMAT_FLAGS: tuple[str, ...] = tuple(sorted({flag for each in FORMATS.values() for flag in each.flags} - set(MADE)))
 """Values of the flag that name the format of a checkpoint, those of other servers included."""
 
 QUANTIZATIONS: tuple[str, ...] = (*MADE, "dequantize", *FORMAT_FLAGS)
-"""Values of --quantization. Those of MADE: of a checkpoint that is stored so, or made while any other loads.
+"""Values of --quantization. Those of MADE: for a checkpoint that is stored this way, or made while any other loads.
 dequantize: a quantized checkpoint becomes dense."""
 
 _DENSE = "dense"
@@ -39,9 +40,9 @@ class QuantizationFlag:
     """A value of the flag: `int4`, or `int4,lm_head=dense,re:.*down_proj=int8`.
 
     Attributes:
-        name: of QUANTIZATIONS.
-        modules: patterns of modules as a checkpoint names them, and a name of MADE, or dense; the first that matches
-            holds.
+        name: one of QUANTIZATIONS.
+        modules: pairs of a pattern of modules, named as in a checkpoint, and a name of MADE or dense; the first match
+            wins.
     """
 
     name: str
@@ -49,7 +50,8 @@ class QuantizationFlag:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """
+        """Parse a value of the flag.
+
         Raises:
             ConfigError: it is no value of the flag.
         """
@@ -75,7 +77,7 @@ class QuantizationFlag:
         return cls(name, modules)
 
     def made(self, rules: Iterable[WeightRule], num_layers: int) -> WeightKinds:
-        """Of plain weights.
+        """Return the kinds that plain weights get.
 
         Raises:
             ConfigError: a pattern names no module, or a part of a fused projection.
@@ -119,11 +121,11 @@ def weight_kinds(
     rules: Iterable[WeightRule],
     num_layers: int,
 ) -> WeightKinds:
-    """What --quantization makes of a checkpoint's weights.
+    """Return the kinds of a checkpoint's weights under --quantization.
 
     Args:
-        quantization: the flag; None: they are kept as they are stored.
-        of_checkpoint: as they are stored.
+        quantization: the flag; None: keep weights as they are stored.
+        of_checkpoint: kinds of the stored weights.
 
     Raises:
         ConfigError: the flag does not fit the checkpoint.
@@ -154,9 +156,10 @@ def weight_kinds(
 
 
 def _with_8_bit_rows(kinds: WeightKinds) -> WeightKinds:
-    """
+    """Return the kinds with activations quantized to 8 bits.
+
     Raises:
-        ConfigError: whole numbers have scales of groups: no product takes both in 8 bits.
+        ConfigError: a kind of whole numbers has groups: no product takes 8 bits on both sides with groups of these.
     """
 
     def changed(kind: WeightKind) -> WeightKind:

@@ -1,4 +1,4 @@
-"""Which module describes an architecture. A family's module is imported when a config names it, not before."""
+"""The family module of each architecture. A module is imported when a config names its architecture, not before."""
 
 import importlib
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ CLASSIFIERS: Mapping[str, str] = MappingProxyType(  # the same with a head that 
 )
 
 
-_REASONS: Mapping[str, str] = MappingProxyType(  # why not, and what to take instead: of those that people ask for
+_REASONS: Mapping[str, str] = MappingProxyType(  # architectures that people ask for: why not, and what to use instead
     {
         "BaiChuanForCausalLM": "converted to Llama's format it is served as LlamaForCausalLM",
         "BaichuanForCausalLM": "Baichuan 2 normalizes its head, and 13B has ALiBi; the 7B model converted to Llama's "
@@ -90,10 +90,10 @@ _REASONS: Mapping[str, str] = MappingProxyType(  # why not, and what to take ins
 
 
 def find_family(architecture: str) -> Family:
-    """The family of an architecture as config.json names it.
+    """Find the family of an architecture that config.json names.
 
     Raises:
-        ConfigError: not supported; the message lists those that are.
+        ConfigError: the architecture is not supported; the message lists those that are.
     """
     name = CLASSIFIERS.get(architecture, BASE_MODELS.get(architecture, architecture))
     if name not in ARCHITECTURES:

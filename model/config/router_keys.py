@@ -1,4 +1,4 @@
-"""How config.json names what a router does, in the words that DeepSeek gave and GLM kept."""
+"""Readers of router settings in config.json, by the key names of DeepSeek, which GLM uses too."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from palladio.model.spec.layer_spec import RouterGroups, RouterSpec
 
 
 def sigmoid_router(keys: Keys, experts: ExpertsConfig) -> RouterSpec:
-    """Of DeepSeek-V3 and its kin: sigmoids, and a bias by which experts are chosen.
+    """Read the router of DeepSeek-V3 and its derivatives: sigmoids, and a bias that only affects the choice of experts.
 
     Raises:
         ConfigError: a key does not fit; the message names it.
@@ -24,7 +24,7 @@ def sigmoid_router(keys: Keys, experts: ExpertsConfig) -> RouterSpec:
 
 
 def softmax_router(keys: Keys, experts: ExpertsConfig) -> RouterSpec:
-    """Of DeepSeek-V2: shares of all experts, which stay as they are.
+    """Read the router of DeepSeek-V2: a softmax over all experts, not renormalized.
 
     Raises:
         ConfigError: a key does not fit; the message names it.
@@ -40,7 +40,7 @@ def softmax_router(keys: Keys, experts: ExpertsConfig) -> RouterSpec:
 
 
 def _groups(keys: Keys, experts: ExpertsConfig, score: Literal["best", "best_two"]) -> RouterGroups | None:
-    """None: all experts may be chosen."""
+    """Read the groups of experts; None: all experts may be chosen."""
     number, kept = keys.optional_count("n_group") or 1, keys.optional_count("topk_group") or 1
     if kept > number:
         raise ConfigError(f"topk_group {kept} is greater than n_group {number}")

@@ -1,4 +1,4 @@
-"""Weight rules: where each tensor of a checkpoint goes, and how it becomes a parameter."""
+"""Weight rules: the parameter of each tensor of a checkpoint, and the transform between them."""
 
 import dataclasses
 from typing import Literal
@@ -73,10 +73,10 @@ Transform = Literal[
     "delta_heads",
     "delta_output",
 ]
-"""How a file's tensor becomes (a part of) a parameter; model/loading/layout/weight_transforms.py has them."""
+"""Ways to turn a file's tensor into (a part of) a parameter; model/loading/layout/weight_transforms.py has them."""
 
 ExpertStorage = Literal["split", "stacked"]
-"""Experts are stored each by itself (split), or all of a layer as one tensor (stacked)."""
+"""Storage of experts: each by itself (split), or all of a layer as one tensor (stacked)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +88,8 @@ class WeightRule:
         name: the tensor's name in the checkpoint; `{layer}` stands for each layer's number, `{expert}` for each
             expert's.
         param: path of our parameter, with the same `{layer}`.
-        transform: how the tensor becomes the parameter, or its part of a fused one.
-        storage: it holds only where experts are stored like this; None: wherever.
+        transform: turns the tensor into the parameter, or into its part of a fused one.
+        storage: the rule holds only where experts are stored this way; None: always.
         inputs_first: the matrix has its inputs before its outputs where it is stored plainly.
     """
 
@@ -103,11 +103,11 @@ class WeightRule:
 def layer_rules(
     part: str, module: str, *rules: tuple[str, str, Transform] | tuple[str, str, Transform, ExpertStorage]
 ) -> tuple[WeightRule, ...]:
-    """Rules of each layer.
+    """Make rules that hold in each layer.
 
     Args:
-        part: what their tensors' names begin with, behind the layer's number.
-        module: what the paths of their parameters begin with, likewise.
+        part: prefix of the tensors' names, after the layer's number.
+        module: prefix of the parameters' paths, after the layer's number.
         rules: the rest of the name, the rest of the path, the transform, and perhaps the storage.
     """
     return tuple(

@@ -9,7 +9,7 @@ TABLES: tuple[WeightRule, ...] = (
     WeightRule("model.norm.weight", "norm.scale", "vector"),
     WeightRule("lm_head.weight", "lm_head.table", "rows"),
 )
-"""What is before and after the layers."""
+"""Tensors before and after the layers."""
 
 CLASSES: tuple[WeightRule, ...] = (
     WeightRule("score.weight", "score.table", "vector"),
@@ -28,7 +28,7 @@ OUTPUT: tuple[WeightRule, ...] = layer_rules(
 CACHE_SCALES: tuple[WeightRule, ...] = layer_rules(
     "self_attn.", "attention.", ("k_scale", "key_scale", "vector"), ("v_scale", "value_scale", "vector")
 )
-"""Of a float8 cache, of checkpoints in any format that have them."""
+"""Scales of a float8 cache, in checkpoints of any format."""
 
 ATTENTION: tuple[WeightRule, ...] = (
     *layer_rules(
@@ -43,7 +43,7 @@ ATTENTION: tuple[WeightRule, ...] = (
     ),
     *OUTPUT,
 )
-"""Queries, keys and values each by itself, and the projection back."""
+"""Queries, keys and values as separate tensors, and the projection back."""
 
 LATENT_ATTENTION: tuple[WeightRule, ...] = layer_rules(
     "self_attn.",
@@ -61,7 +61,7 @@ LATENT_ATTENTION: tuple[WeightRule, ...] = layer_rules(
     ("o_proj.weight", "output.kernel", "latent_output"),
     ("o_proj.bias", "output.bias", "vector"),
 )
-"""Of latent attention."""
+"""Latent attention."""
 
 GATED_ATTENTION: tuple[WeightRule, ...] = (
     *layer_rules(
@@ -74,7 +74,7 @@ GATED_ATTENTION: tuple[WeightRule, ...] = (
         ("o_proj.weight", "output.kernel", "output"),
     ),
 )
-"""Each query head's queries, and behind them what gates its results."""
+"""Each query head's queries, and after them the gates of its results."""
 
 DELTA_NET: tuple[WeightRule, ...] = layer_rules(
     "linear_attn.",
@@ -86,7 +86,7 @@ DELTA_NET: tuple[WeightRule, ...] = layer_rules(
     ("norm.weight", "norm.scale", "vector"),
     ("out_proj.weight", "back.kernel", "delta_output"),
 )
-"""Of a gated delta rule, all but the projections into it."""
+"""A gated delta rule, without the projections into it."""
 
 FUSED_DELTA_NET: tuple[WeightRule, ...] = (
     *layer_rules(
@@ -150,7 +150,7 @@ MLP: tuple[WeightRule, ...] = (
     ),
     *DOWN,
 )
-"""Gate and up each by itself, and the projection back."""
+"""Gate and up as separate tensors, and the projection back."""
 
 FUSED_GATE_UP: tuple[WeightRule, ...] = layer_rules(
     "mlp.",
@@ -166,7 +166,7 @@ PRE_NORMS: tuple[WeightRule, ...] = layer_rules(
     ("input_layernorm.weight", "attention_norm.scale", "vector"),
     ("post_attention_layernorm.weight", "mlp_norm.scale", "vector"),
 )
-"""Before attention, and before the MLP."""
+"""Norms before attention, and before the MLP."""
 
 LAYER_NORM_BIASES: tuple[WeightRule, ...] = (
     *layer_rules(
@@ -177,10 +177,10 @@ LAYER_NORM_BIASES: tuple[WeightRule, ...] = (
     ),
     WeightRule("model.norm.bias", "norm.bias", "vector"),
 )
-"""Of norms before attention and MLP, and of the last one."""
+"""Norms before attention and MLP, and the last norm."""
 
 DECODER_WEIGHTS: tuple[WeightRule, ...] = (*TABLES, *ATTENTION, *HEAD_NORMS, *MLP, *PRE_NORMS)
-"""The names that Llama gave and Qwen and Mistral kept."""
+"""The names of Llama, which Qwen and Mistral use, too."""
 
 STACKED_EXPERTS = layer_rules(
     "mlp.",
@@ -189,7 +189,7 @@ STACKED_EXPERTS = layer_rules(
     ("experts.gate_up_proj", "up", "experts_up", "stacked"),
     ("experts.down_proj", "down", "experts_down", "stacked"),
 )
-"""As transformers 5 holds them, and writes them where it is told to."""
+"""Experts as transformers 5 keeps them in memory, and writes them on request."""
 
 EXPERTS: tuple[WeightRule, ...] = (
     *layer_rules(
@@ -206,7 +206,7 @@ EXPERTS: tuple[WeightRule, ...] = (
     ),
     *STACKED_EXPERTS,
 )
-"""Experts as Qwen named them."""
+"""Experts by Qwen's names."""
 
 MOE_EXPERTS: tuple[WeightRule, ...] = (
     *layer_rules(
@@ -223,7 +223,7 @@ MOE_EXPERTS: tuple[WeightRule, ...] = (
     ),
     *STACKED_EXPERTS,
 )
-"""Experts as DeepSeek named them, and GLM."""
+"""Experts by the names of DeepSeek and GLM."""
 
 MIXTRAL_EXPERTS: tuple[WeightRule, ...] = (
     *layer_rules(
@@ -237,7 +237,7 @@ MIXTRAL_EXPERTS: tuple[WeightRule, ...] = (
     *layer_rules("mlp.", "mlp.", ("gate.weight", "router", "transposed", "stacked")),
     *STACKED_EXPERTS,
 )
-"""Experts as Mixtral named them, and as transformers 5 does."""
+"""Experts by the names of Mixtral and transformers 5."""
 
 _PAIRED_MATRICES = layer_rules(
     "mlp.experts.",
@@ -258,10 +258,10 @@ PAIRED_EXPERTS: tuple[WeightRule, ...] = (
         ("experts.down_proj_bias", "down_bias", "experts_down_bias"),
     ),
 )
-"""Experts as gpt-oss has them: columns of gate and up in turns, and biases."""
+"""Experts as in gpt-oss: alternating columns of gate and up, and biases."""
 
 SINKS: tuple[WeightRule, ...] = layer_rules("self_attn.", "attention.", ("sinks", "sinks", "sinks"))
-"""Of each query head."""
+"""The sink of each query head."""
 
 ROTARY_BUFFERS = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
 """Old checkpoints stored this table; it is computed from the config."""

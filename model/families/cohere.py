@@ -16,7 +16,7 @@ def _describe_cohere(hf: HfConfig) -> DecoderSpec:
 
 
 def _describe_cohere2(hf: HfConfig) -> DecoderSpec:
-    """Layers with a window are rotated, those with full attention are not."""
+    """Describe Command R7B and A: layers with a window are rotated, layers with full attention are not."""
     period, layer = hf.count("sliding_window_pattern"), _layer(hf)
     kinds = hf.alternating_types(lambda number: (number + 1) % period == 0)
     layers = {FULL: layer.with_attention(rope=None)}

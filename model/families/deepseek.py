@@ -24,7 +24,11 @@ _Layers = Callable[[HfConfig, int], tuple[bool, ...]]
 
 
 def describe_latent(hf: HfConfig, keys: ExpertKeys, router: _Router, layers: _Layers) -> DecoderSpec:
-    """Args: router: reads it. layers: reads which of so many layers have experts."""
+    """Describe a decoder with latent attention and a mixture of experts.
+
+    Args:
+        router, layers: read the router, and for each of a number of layers whether it has experts.
+    """
     norm, activation, rope = hf.rms_norm(), hf.activation(), hf.rope()
     latent, experts = LatentConfig.from_hf(hf, hf.head_size), ExpertsConfig.from_hf(hf, keys)
     attention = LatentSpec(

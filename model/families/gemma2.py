@@ -1,4 +1,4 @@
-"""Gemma 2: layers with and without a window in turn, norms around both sublayers, scores and logits capped."""
+"""Gemma 2: alternating layers with and without a window, norms around both sublayers, scores and logits capped."""
 
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
@@ -17,11 +17,11 @@ SANDWICH_NORMS: tuple[WeightRule, ...] = layer_rules(
 
 
 def gemma_decoder(hf: HfConfig, kinds: tuple[str, ...], attention: dict[str, AttentionSpec]) -> DecoderSpec:
-    """What Gemma 2 and 3 share.
+    """Describe the parts that Gemma 2 and 3 share.
 
     Args:
-        kinds: of each layer.
-        attention: of each kind.
+        kinds: the kind of each layer.
+        attention: the attention of each kind.
     """
     hf.require("use_bidirectional_attention", False, default=False)
     norm = hf.rms_norm("plus_one")

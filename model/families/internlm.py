@@ -11,7 +11,7 @@ from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec
 
 
 def _describe_2(hf: HfConfig) -> DecoderSpec:
-    """`bias` is of attention alone."""
+    """Describe InternLM 2 and 2.5; `bias` applies to attention alone."""
     plain, has_bias = llama.describe(hf), hf.flag("bias", default=False)
     layer = plain.layers[0].with_attention(qkv_bias=has_bias, output_bias=has_bias)
     layer = dataclasses.replace(layer, mlp=dataclasses.replace(layer.mlp, bias=False))
@@ -19,7 +19,7 @@ def _describe_2(hf: HfConfig) -> DecoderSpec:
 
 
 def _describe_3(hf: HfConfig) -> DecoderSpec:
-    """Its own names of biases win, as in transformers."""
+    """Describe InternLM 3; its own names of biases win, as in transformers."""
     of_heads = hf.flag("qkv_bias" if hf.values.get("qkv_bias") is not None else "attention_bias", default=False)
     of_others = hf.flag("bias" if hf.values.get("bias") is not None else "mlp_bias", default=False)
     if of_heads != of_others:

@@ -7,14 +7,14 @@ from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec
 
 
 def describe(hf: HfConfig) -> DecoderSpec:
-    """Every layer alike."""
+    """Describe a decoder of equal layers."""
     hf.no_windows()
     layer = layer_of(hf)
     return DecoderSpec(layers=(layer,) * hf.num_layers, norm=layer.norm)
 
 
 def layer_of(hf: HfConfig) -> LayerSpec:
-    """With biases as configured."""
+    """Describe a layer, with biases as configured."""
     norm, has_bias = hf.rms_norm(), hf.flag("attention_bias", default=False)
     attention = AttentionSpec(rope=hf.rope(), scale=hf.scale, qkv_bias=has_bias, output_bias=has_bias)
     mlp = DenseSpec(activation=hf.activation(), bias=hf.flag("mlp_bias", default=False))

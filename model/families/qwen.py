@@ -9,12 +9,12 @@ from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec
 
 
 def qwen2_attention(hf: HfConfig) -> AttentionSpec:
-    """Queries, keys and values have a bias."""
+    """Describe attention whose queries, keys and values have a bias."""
     return AttentionSpec(rope=hf.rope(), scale=hf.scale, qkv_bias=True)
 
 
 def qwen3_attention(hf: HfConfig) -> AttentionSpec:
-    """Queries and keys are normalized per head."""
+    """Describe attention whose queries and keys are normalized per head."""
     has_bias = hf.flag("attention_bias", default=False)
     norm = QKNormSpec(norm=hf.rms_norm())
     return AttentionSpec(rope=hf.rope(), scale=hf.scale, qk_norm=norm, qkv_bias=has_bias, output_bias=has_bias)

@@ -36,7 +36,7 @@ _KEYS = ExpertKeys(
 
 
 def describe_hybrid(hf: HfConfig, *, are_sparse: tuple[bool, ...]) -> DecoderSpec:
-    """Args: are_sparse: of each layer, whether it has experts."""
+    """Describe a decoder with gated delta rules and gated attention; `are_sparse`: whether each layer has experts."""
     hf.require("attention_bias", False, default=False)  # nor another activation, which delta rules would have, too
     norm, activation = hf.rms_norm("plus_one"), hf.activation(only="silu")
     mixers: dict[str, AttentionSpec | DeltaSpec] = {

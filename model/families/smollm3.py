@@ -21,7 +21,7 @@ def _describe(hf: HfConfig) -> DecoderSpec:
 
 
 def _has_rope(hf: HfConfig) -> list[int]:
-    """Of each layer, 1 or 0."""
+    """Return 1 for each layer with a rotary embedding, 0 for the others."""
     found = hf.values.get("no_rope_layers")
     if found is None:
         interval = hf.count("no_rope_layer_interval")

@@ -1,6 +1,6 @@
-"""Which files belong to a model's folder: regular ones, that lie in it, or in the cache of the hub that it is part of.
+"""Files that belong to a model's folder: regular files inside it, or inside the hub cache that it is part of.
 
-A folder may come from a stranger (git clone and tar keep links), and is read with the rights of whoever serves it.
+A folder may come from a stranger (git clone and tar keep links), and the server reads it with its own rights.
 """
 
 import stat
@@ -15,10 +15,10 @@ _BLOBS, _SNAPSHOTS = "blobs", "snapshots"
 
 
 def find_file(folder: Path, name: str) -> Path | None:
-    """A file of a folder, by its name below it; None: there is none.
+    """Find a file of a folder by its name below it; None: there is none.
 
     Args:
-        name: as another file of the folder may give it, so it is checked, too.
+        name: checked as well, since another file of the folder may give it.
 
     Raises:
         CheckpointError: the name leads out of the folder, or is no name; see `check_file`.
@@ -31,12 +31,16 @@ def find_file(folder: Path, name: str) -> Path | None:
 
 
 def find_files(folder: Path, pattern: str) -> list[Path]:
-    """Those that match, by name. Raises: as `check_file`."""
+    """Return the files that match, sorted by name.
+
+    Raises:
+        CheckpointError: see `check_file`.
+    """
     return [file for file in sorted(folder.glob(pattern)) if check_file(folder, file)]
 
 
 def check_file(folder: Path, file: Path) -> bool:
-    """False: there is no such file, or it is a link that leads nowhere.
+    """Check that a file may be read; False: there is no such file, or it is a link that leads nowhere.
 
     Raises:
         CheckpointError: it is no regular file, which may have no end, or it lies elsewhere.
@@ -58,10 +62,10 @@ def check_file(folder: Path, file: Path) -> bool:
 
 
 def check_is_whole(folder: Path, names: Iterable[str]) -> None:
-    """For a folder that a request names, of which nothing may be read that lies elsewhere.
+    """Check a folder that a request names: no file outside it may be read.
 
     Args:
-        names: of files, below it.
+        names: names of files below it.
 
     Raises:
         CheckpointError: one is a link that leads out of the folder, and out of its repository in the hub cache.
@@ -73,20 +77,22 @@ def check_is_whole(folder: Path, names: Iterable[str]) -> None:
 
 
 def _belongs(folder: Path, file: Path) -> bool:
-    """It lies in the folder, or in the same repository of the hub cache: snapshots are links to ../../blobs."""
+    """Return whether a file lies in the folder, or in the same repository of the hub cache: snapshots are links to
+    ../../blobs."""
     home, place = folder.resolve(), file.resolve()
     repository = _repository(home)
     return place.is_relative_to(home) or (repository is not None and place.is_relative_to(repository))
 
 
 def _is_blob(place: Path) -> bool:
-    """A file that a hub cache keeps: users make folders of links to these, and the hub's own tools have made them."""
+    """Return whether a hub cache keeps this file: users make folders of links to blobs, and the hub's own tools have
+    made them."""
     repository = _repository(place)
     return repository is not None and place.relative_to(repository).parts[0] == _BLOBS
 
 
 def _repository(place: Path) -> Path | None:
-    """The folder of the hub cache that has a repository's blobs and snapshots, of a place in either."""
+    """Return the folder of the hub cache that has a repository's blobs and snapshots, for a path in either."""
     for inner, outer in zip((place, *place.parents), place.parents, strict=False):
         if inner.name in (_BLOBS, _SNAPSHOTS) and outer.name.startswith(_REPOSITORY):
             return outer

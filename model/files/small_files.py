@@ -10,16 +10,17 @@ from palladio.model.base.errors import CheckpointError
 from palladio.model.files.folder_files import find_file
 
 MAX_SETTINGS_BYTES: Final = 8 << 20
-"""Of a file of settings: config.json, and those beside it. The largest published ones have a tenth of it."""
+"""Limit of a settings file such as config.json. The largest published ones have a tenth of it."""
 MAX_TABLE_BYTES: Final = 64 << 20
-"""Of a file with an entry for each tensor or token: indexes, vocabularies. The largest published ones have half."""
+"""Limit of a file with an entry for each tensor or token: indexes, vocabularies. The largest published ones have
+half."""
 MAX_DEPTH: Final = 64  # of lists and objects; published files have up to 12
 
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_json(folder: Path, name: str, most: int = MAX_SETTINGS_BYTES) -> Any:
-    """The content of a JSON file of a folder; None: there is no such file, or it says null.
+    """Read a JSON file of a folder; None: there is no such file, or it says null.
 
     Raises:
         CheckpointError: it cannot be read, has more than `most` bytes, or is not JSON; or see `find_file`.
@@ -29,7 +30,7 @@ def read_json(folder: Path, name: str, most: int = MAX_SETTINGS_BYTES) -> Any:
 
 
 def read_object(folder: Path, name: str, most: int = MAX_SETTINGS_BYTES) -> dict[str, Any] | None:
-    """Likewise, of one that holds an object; None: there is no such file.
+    """Read a JSON file that must hold an object; None: there is no such file.
 
     Raises:
         CheckpointError: as `read_json`; or it holds something else.
@@ -44,7 +45,7 @@ def read_object(folder: Path, name: str, most: int = MAX_SETTINGS_BYTES) -> dict
 
 
 def read_text(folder: Path, name: str, most: int) -> str | None:
-    """None: there is no such file.
+    """Read a text file of a folder; None: there is no such file.
 
     Raises:
         CheckpointError: it cannot be read, has more than `most` bytes, or is not UTF-8; or see `find_file`.
@@ -57,7 +58,7 @@ def read_text(folder: Path, name: str, most: int) -> str | None:
 
 
 def read_bytes(folder: Path, name: str, most: int) -> bytes | None:
-    """None: there is no such file.
+    """Read a file of a folder; None: there is no such file.
 
     Raises:
         CheckpointError: it cannot be read, or has more than `most` bytes; or see `find_file`.
@@ -76,10 +77,11 @@ def read_bytes(folder: Path, name: str, most: int) -> bytes | None:
 
 
 def parse_json(data: bytes, what: object, *, repeats: bool = True) -> Any:
-    """
+    """Parse JSON, with limits.
+
     Args:
-        what: it is, for messages.
-        repeats: a key may be there twice, and the last one counts, as everywhere.
+        what: name of the data, for messages.
+        repeats: a key may occur twice, and the last one counts, as everywhere.
 
     Raises:
         CheckpointError: it is not JSON, nested deeper than MAX_DEPTH, or has text that is not Unicode.
@@ -109,9 +111,10 @@ def _too_deep(what: object) -> CheckpointError:
 
 
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """
+    """Make a dict of pairs with unique keys.
+
     Raises:
-        ValueError: a key is there twice.
+        ValueError: a key occurs twice.
     """
     found = dict(pairs)
     if len(found) != len(pairs):

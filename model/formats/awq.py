@@ -46,7 +46,7 @@ class Awq(StoredFormat):
 
     @classmethod
     def of(cls, keys: Keys) -> Self:
-        """As quantization_config says.
+        """Read quantization_config.
 
         Raises:
             ConfigError: it says something unsupported.
@@ -60,11 +60,9 @@ class Awq(StoredFormat):
         return cls(group_size(keys), names_in(keys, "modules_to_not_convert"))
 
     def kind(self, module: str) -> WeightKind | None:
-        """See StoredFormat."""
         return None if matches(self.ignored, module) else WeightKind("int4", self.group, has_zeros=True)
 
     def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
-        """See StoredFormat."""
         module = module_of(name)
         names = tuple(f"{module}.{part}" for part in ("qweight", "scales", "qzeros"))
         weight = tensors.get(names[0])

@@ -41,15 +41,16 @@ _CLASS = re.compile(r"[A-Z]\w*")  # of modules, such as Linear
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """How modules are stored.
+    """The storage of modules.
 
     Attributes:
-        targets: names and patterns of them; a name of a class names all.
-        storage: of the numbers. bits: of each.
+        targets: names and patterns of modules; the name of a class matches all of them.
+        storage: type of the numbers.
+        bits: bits of each number.
         group: inputs that share a scale; None: all.
-        block: rows and columns that do, of float8; None: those of a tensor, a row or a group.
+        block: rows and columns that share a scale, for float8; None: scales are per tensor, row or group.
         is_symmetric: there are no zero points.
-        has_order: inputs of a group do not follow each other: `weight_g_idx` has the group of each.
+        has_order: groups are not contiguous: `weight_g_idx` has the group of each input.
     """
 
     targets: tuple[str, ...]
@@ -62,7 +63,8 @@ class Scheme:
 
     @classmethod
     def of(cls, found: object, where: str) -> Self:
-        """
+        """Read a scheme.
+
         Raises:
             ConfigError: it says something unsupported.
         """
@@ -95,12 +97,12 @@ class Scheme:
         return cls(targets, _KINDS[number, bits], bits, group, block, symmetric, order and group is not None)
 
     def names(self, module: str) -> bool:
-        """Whether it is of this module."""
+        """Return whether the scheme applies to this module."""
         return any(_CLASS.fullmatch(target) or matches((target,), module) for target in self.targets)
 
     @property
     def kind(self) -> WeightKind | None:
-        """None: the weight becomes dense, as in GPTQ."""
+        """The kind of the weights; None: they become dense, as in GPTQ."""
         return None if self.has_order else WeightKind(self.storage, self.group, has_zeros=not self.is_symmetric)
 
 
@@ -109,7 +111,7 @@ class CompressedTensors(StoredFormat):
     """`weight` or `weight_packed`, with `weight_scale` and perhaps `weight_zero_point` and `weight_g_idx`.
 
     Attributes:
-        schemes: the first that names a module is the module's.
+        schemes: the first one that matches a module applies.
         ignored: modules that are stored plainly.
     """
 
@@ -121,7 +123,7 @@ class CompressedTensors(StoredFormat):
 
     @classmethod
     def of(cls, keys: Keys) -> Self:
-        """As quantization_config says.
+        """Read quantization_config.
 
         Raises:
             ConfigError: it says something unsupported.
@@ -142,16 +144,16 @@ class CompressedTensors(StoredFormat):
         return cls(schemes, names_in(keys, "ignore"))
 
     def scheme_of(self, module: str) -> Scheme | None:
-        """None: none names it."""
+        """Return the scheme of a module; None: none matches it."""
         return next((scheme for scheme in self.schemes if scheme.names(module)), None)
 
     def kind(self, module: str) -> WeightKind | None:
-        """See StoredFormat."""
         scheme = None if matches(self.ignored, module) else self.scheme_of(module)
         return None if scheme is None else scheme.kind
 
     def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
-        """See StoredFormat. By the tensors: what has neither packed numbers nor those of 8 bits is plain."""
+        """Find the tensors of a matrix, as StoredFormat.find. The tensors decide: one with neither packed nor 8-bit
+        numbers is plain."""
         module = module_of(name)
         weight = tensors.get(f"{module}.weight_packed") or tensors.get(name)
         if weight is None or (weight.dtype not in (FLOAT8, "I8") and not weight.name.endswith("weight_packed")):
@@ -197,9 +199,9 @@ def _whole_numbers(module: str, weight: Tensor, scheme: Scheme, tensors: Tensors
     if is_packed and f"{module}.weight_shape" in tensors:
         read.append(tensors[f"{module}.weight_shape"])
         expect(read[-1], [(2,)], ["I64", "I32"], of)
-    beside = ("weight_shape", "weight_zero_point", "weight_g_idx", "input_scale", "input_zero_point", "output_scale")
+    others = ("weight_shape", "weight_zero_point", "weight_g_idx", "input_scale", "input_zero_point", "output_scale")
     names = [f"{module}.weight_packed" if is_packed else f"{module}.weight", f"{module}.weight_scale"]
-    names += [f"{module}.{part}" for part in beside if f"{module}.{part}" in tensors]
+    names += [f"{module}.{part}" for part in others if f"{module}.{part}" in tensors]
     unpack = functools.partial(_unpack, scheme, read, (num_inputs, num_groups))
     return StoredMatrix(tuple(names), tuple(read), (num_outputs, num_inputs), scheme.kind, unpack)
 
@@ -207,7 +209,12 @@ def _whole_numbers(module: str, weight: Tensor, scheme: Scheme, tensors: Tensors
 def _unpack(
     scheme: Scheme, tensors: Sequence[Tensor], counts: tuple[int, int], arrays: Sequence[HostArray]
 ) -> FileMatrix:
-    """Args: tensors: of which the arrays are. counts: of inputs and of groups."""
+    """Unpack a matrix.
+
+    Args:
+        tensors: the tensors that `arrays` were read from.
+        counts: numbers of inputs and of groups.
+    """
     weight, scales, *rest = arrays
     scale, (num_inputs, num_groups) = tensors[1], counts
     others = {tensor.name.rpartition(".")[2]: (tensor, array) for tensor, array in zip(tensors[2:], rest, strict=True)}
@@ -215,9 +222,9 @@ def _unpack(
         if array.dtype == np.int8:
             check_bits(tensor, array, scheme.bits)
     values = unpack_columns(weight, scheme.bits) if weight.dtype == np.int32 else weight
-    if (told := others.get("weight_shape")) and tuple(told[1]) != (len(values), num_inputs):
+    if (stated := others.get("weight_shape")) and tuple(stated[1]) != (len(values), num_inputs):
         raise CheckpointError(
-            f"{told[0]} is {told[1].tolist()}, but {tensors[0]} has {[len(values), num_inputs]}: {DAMAGED}"
+            f"{stated[0]} is {stated[1].tolist()}, but {tensors[0]} has {[len(values), num_inputs]}: {DAMAGED}"
         )
     factors = np.broadcast_to(scales_of(scale, scales).reshape(-1, num_groups), (len(values), num_groups))
     zeros_tensor, zeros = others.get("weight_zero_point", (None, None))

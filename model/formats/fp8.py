@@ -49,7 +49,7 @@ class Fp8(StoredFormat):
 
     @classmethod
     def of(cls, keys: Keys) -> Self:
-        """As quantization_config says.
+        """Read quantization_config.
 
         Raises:
             ConfigError: it says something unsupported.
@@ -67,13 +67,12 @@ class Fp8(StoredFormat):
         return cls(_block_size(keys), ignored)
 
     def kind(self, module: str) -> WeightKind | None:
-        """See StoredFormat."""
         if matches(self.ignored, module):
             return None
         return WeightKind("float8_e4m3fn", None if self.block_size is None else self.block_size[1])
 
     def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
-        """See StoredFormat. By the tensors: one that is not float8 is plain."""
+        """Find the tensors of a matrix, as StoredFormat.find. The tensor decides: one that is not float8 is plain."""
         tensor = tensors.get(name)
         if tensor is None or tensor.dtype != FLOAT8:
             return None
@@ -83,13 +82,13 @@ class Fp8(StoredFormat):
 def float8_matrix(
     name: str, tensors: Tensors, block_size: tuple[int, int] | None, parts: Sequence[int] = ()
 ) -> StoredMatrix:
-    """A float8 tensor [out, in] or [E, out, in] with its scales.
+    """Find the scales of a float8 tensor [out, in] or [E, out, in].
 
     Args:
-        parts: see StoredFormat.find.
+        parts: rows of each matrix, as in StoredFormat.find.
 
     Raises:
-        CheckpointError: they are missing or have another shape.
+        CheckpointError: scales are missing or have another shape.
     """
     tensor = tensors[name]
     names = [name + suffix for suffix in SCALE_SUFFIXES if name + suffix in tensors]
@@ -126,8 +125,8 @@ def float8_matrix(
             f"{scale} has dtype {scale.dtype}; scales of {tensor.name} need {' or '.join(_SCALES)}: {DAMAGED}"
         )
     module = module_of(name)
-    beside = (f"{module}.{other}" for other in _OF_ACTIVATIONS)
-    used = (name, *names, *(other for other in beside if other in tensors))
+    scales = (f"{module}.{other}" for other in _OF_ACTIVATIONS)
+    used = (name, *names, *(other for other in scales if other in tensors))
     kind = WeightKind("float8_e4m3fn", None if block_size is None else block_size[1])
     unpack = functools.partial(_unpack, tensor, scale, block, repeats)
     return StoredMatrix(used, (tensor, scale), tensor.shape, kind, unpack)
@@ -136,7 +135,11 @@ def float8_matrix(
 def _unpack(
     tensor: Tensor, scale: Tensor, block: tuple[int, int], repeats: Sequence[int], arrays: Sequence[HostArray]
 ) -> FileMatrix:
-    """Args: repeats: rows of each scale, where the parts of a tensor have one each; block then has one row."""
+    """Unpack a matrix.
+
+    Args:
+        repeats: rows of each scale, where the parts of a tensor have one scale each; `block` then has one row.
+    """
     values, scales = arrays
     if values.view(np.int8).max(initial=0) == _NAN or values.view(np.uint8).max(initial=0) == _NEGATIVE_NAN:
         raise CheckpointError(f"{tensor} has weights that are NaN: {DAMAGED}")

@@ -1,4 +1,4 @@
-"""GGUF tensors: one tensor is one matrix, its numbers and scales in blocks along the rows."""
+"""GGUF tensors: one tensor is one matrix, with its numbers and scales in blocks along the rows."""
 
 import dataclasses
 import functools
@@ -21,9 +21,9 @@ class Gguf(StoredFormat):
     """One tensor is one matrix, numbers and scales in one.
 
     Attributes:
-        interleaved_heads: of queries and keys, whose rows lie in pairs (i, i + H/2), as llama.cpp rotates them; None:
-            their rows are as everywhere else.
-        norms_plus_one: norms' scales have 1 added to them.
+        interleaved_heads: numbers of query and key heads whose rows are stored as pairs (i, i + H/2), as llama.cpp
+            rotates them; None: rows are stored in the usual order.
+        norms_plus_one: the scales of norms are stored with 1 added.
     """
 
     interleaved_heads: tuple[int, int] | None
@@ -34,7 +34,7 @@ class Gguf(StoredFormat):
 
     @classmethod
     def of(cls, keys: Keys) -> Self:
-        """As quantization_config says, which the file's metadata make."""
+        """Read quantization_config, which config_of_gguf makes of the file's metadata."""
         heads = keys.values.get("interleaved_heads")
         is_pair = isinstance(heads, list) and len(heads) == 2 and all(type(n) is int and n > 0 for n in heads)
         if heads is not None and not is_pair:
@@ -42,12 +42,11 @@ class Gguf(StoredFormat):
         return cls(heads and (heads[0], heads[1]), keys.flag("norms_plus_one", default=False))
 
     def kind(self, module: str) -> WeightKind | None:
-        """See StoredFormat. The tensors alone tell."""
+        """Return None: the kind follows from the tensors alone."""
         del module
         return None
 
     def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
-        """See StoredFormat."""
         tensor = tensors.get(name)
         if tensor is None:
             return None
@@ -82,7 +81,7 @@ def _unpack(tensor: Tensor, heads: int | None, arrays: Sequence[HostArray], *, l
         return matrix
 
     def in_halves(array: HostArray | None) -> HostArray | None:
-        """Rows (0, H/2, 1, H/2 + 1, …) of each head in their order."""
+        """Reorder the rows (0, H/2, 1, H/2 + 1, …) of each head into (0, 1, 2, …)."""
         if array is None:
             return None
         return array.reshape(heads, -1, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)

@@ -1,7 +1,7 @@
-"""Block types of GGUF files: the kind of weight that keeps each one's bits, and how its blocks are unpacked.
+"""Block types of GGUF files: the kind of weight that keeps the bits of a type, and how to unpack its blocks.
 
 The layouts are those of ggml (ggml-common.h and ggml-quants.c). Numbers of a block are q · scale, less a minimum in
-some types. A block is a row of bytes here, u8[…, blocks, bytes], and what is made of it has the matrix's rows first.
+some types. A block is a row of bytes here, u8[…, blocks, bytes]; unpacked arrays have the matrix's rows first.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ _LARGEST_E8M0 = 254  # 255 is NaN
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlockType:
-    """One type of blocks.
+    """A type of blocks.
 
     Attributes:
-        kind: of the weight that keeps its numbers as they are.
-        unpack: the matrix, from the tensor (for messages) and its blocks.
+        kind: kind of the weight that keeps the numbers as they are.
+        unpack: makes the matrix from the tensor (for messages) and its blocks.
     """
 
     kind: WeightKind
@@ -36,40 +36,41 @@ class BlockType:
 
 
 def _half(tensor: Tensor, blocks: HostArray, start: int) -> HostArray:
-    """The float16 at a byte of each block, f32[…, blocks, 1]."""
+    """Read the float16 at a byte of each block, f32[…, blocks, 1]."""
     return scales_of(tensor, np.ascontiguousarray(blocks[..., start : start + 2]).view(np.float16))
 
 
 def _rows(array: HostArray) -> HostArray:
-    """The same with the matrix's rows first."""
+    """Reshape so that the matrix's rows come first."""
     return array.reshape(array.shape[0], -1)
 
 
 def _nibbles(packed: HostArray, run: int) -> HostArray:
-    """u8[…, n] → u8[…, 2n] of 4 bits: of each `run` bytes all low halves, then all high ones."""
+    """Unpack 4-bit numbers, u8[…, n] → u8[…, 2n]: from each `run` bytes all low halves, then all high ones."""
     runs = packed.reshape(*packed.shape[:-1], -1, 1, run) >> np.array([0, 4], np.uint8)[:, None]
     return (runs & 15).reshape(*packed.shape[:-1], -1)
 
 
 def _bit_planes(packed: HostArray, num_bits: int, run: int) -> HostArray:
-    """u8[…, n] → u8[…, n · 8 / num_bits]: of each `run` bytes the lowest bits of all, then the next ones, …"""
+    """Unpack bits, u8[…, n] → u8[…, n · 8 / num_bits]: from each `run` bytes the lowest bits of all, then the next
+    ones, …"""
     shifts = np.arange(0, 8, num_bits, dtype=np.uint8)
     runs = packed.reshape(*packed.shape[:-1], -1, 1, run) >> shifts[:, None]
     return (runs & ((1 << num_bits) - 1)).reshape(*packed.shape[:-1], -1)
 
 
 def _fifth_bits(packed: HostArray) -> HostArray:
-    """u8[…, 4] → u8[…, 32]: bit i of each 32-bit word is number i's, as 16 or 0."""
+    """Unpack fifth bits, u8[…, 4] → u8[…, 32]: bit i of each 32-bit word belongs to number i, as 16 or 0."""
     return np.unpackbits(packed, axis=-1, bitorder="little") << 4
 
 
 def _scaled(values: HostArray, scales: HostArray, group: int) -> FileMatrix:
-    """q · scale."""
+    """Make the matrix q · scale."""
     return FileMatrix(_rows(values.view(np.int8)), _rows(scales), (1, group))
 
 
 def _with_minima(values: HostArray, scales: HostArray, minima: HostArray, half: int) -> FileMatrix:
-    """q · scale - minimum.
+    """Make the matrix q · scale - minimum.
 
     Args:
         values: u8[…, groups, numbers], from 0 to 2 · half - 1.
@@ -104,7 +105,7 @@ def _q5_1(tensor: Tensor, blocks: HostArray) -> FileMatrix:
 
 
 def _scale_and_minimum(tensor: Tensor, blocks: HostArray) -> tuple[HostArray, HostArray]:
-    """Of Q4_1 and Q5_1, whose blocks add their second float16."""
+    """Return scales and minima of Q4_1 and Q5_1, whose blocks add their second float16."""
     return _half(tensor, blocks, 0), -_half(tensor, blocks, 2)
 
 
@@ -113,7 +114,7 @@ def _q8_0(tensor: Tensor, blocks: HostArray) -> FileMatrix:
 
 
 def _q2_k(tensor: Tensor, blocks: HostArray) -> FileMatrix:
-    """Sixteen groups of 16; a scale and a minimum share a byte."""
+    """Unpack sixteen groups of 16; a scale and a minimum share a byte."""
     values = _bit_planes(blocks[..., 16:80], 2, 32).reshape(*blocks.shape[:-1], 16, 16)
     scales = _half(tensor, blocks, 80) * (blocks[..., :16] & 15).astype(np.float32)
     minima = _half(tensor, blocks, 82) * (blocks[..., :16] >> 4).astype(np.float32)
@@ -121,7 +122,8 @@ def _q2_k(tensor: Tensor, blocks: HostArray) -> FileMatrix:
 
 
 def _q3_k(tensor: Tensor, blocks: HostArray) -> FileMatrix:
-    """Sixteen groups of 16; the third bit of each number, and two of the six bits of each scale, have bytes apart."""
+    """Unpack sixteen groups of 16; the third bit of each number, and two of the six bits of each scale, have separate
+    bytes."""
     values = (_bit_planes(blocks[..., 32:96], 2, 32) | _bit_planes(blocks[..., :32], 1, 32) << 2).view(np.int8)
     packed = blocks[..., 96:108]
     six_bits = _nibbles(packed[..., :8], 8) | _bit_planes(packed[..., 8:], 2, 4) << 4
@@ -130,7 +132,7 @@ def _q3_k(tensor: Tensor, blocks: HostArray) -> FileMatrix:
 
 
 def _six_bit_scales(tensor: Tensor, blocks: HostArray) -> tuple[HostArray, HostArray]:
-    """Scales and minima of the eight groups of Q4_K and Q5_K: 6 bits each, in the 12 bytes from the fourth on."""
+    """Unpack scales and minima of the eight groups of Q4_K and Q5_K: 6 bits each, in 12 bytes from the fourth on."""
     first, second, both = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
     scales = np.concatenate([first & 63, both & 15 | first >> 6 << 4], axis=-1)
     minima = np.concatenate([second & 63, both >> 4 | second >> 6 << 4], axis=-1)
@@ -151,7 +153,7 @@ def _q5_k(tensor: Tensor, blocks: HostArray) -> FileMatrix:
 
 
 def _q6_k(tensor: Tensor, blocks: HostArray) -> FileMatrix:
-    """Sixteen groups of 16; four bits of each number lie apart from the other two."""
+    """Unpack sixteen groups of 16; four bits of each number are stored apart from the other two."""
     values = (_nibbles(blocks[..., :128], 64) | _bit_planes(blocks[..., 128:192], 2, 32) << 4).view(np.int8)
     scales = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).astype(np.float32)
     return _scaled(values - np.int8(32), _half(tensor, blocks, 208) * scales, 16)
@@ -162,7 +164,7 @@ def _iq4_nl(tensor: Tensor, blocks: HostArray) -> FileMatrix:
 
 
 def _iq4_xs(tensor: Tensor, blocks: HostArray) -> FileMatrix:
-    """Eight groups of 32; of each group's scale, four bits are in a nibble and two in a 16-bit word."""
+    """Unpack eight groups of 32; of each group's scale, four bits are in a nibble and two in a 16-bit word."""
     low = (blocks[..., 4:8, None] >> np.array([0, 4], np.uint8) & 15).reshape(*blocks.shape[:-1], 8)
     high = (blocks[..., 2:4, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3).reshape(*blocks.shape[:-1], 8)
     scales = _half(tensor, blocks, 0) * ((low | high << 4).view(np.int8) - np.int8(32)).astype(np.float32)
@@ -170,7 +172,7 @@ def _iq4_xs(tensor: Tensor, blocks: HostArray) -> FileMatrix:
 
 
 def _mxfp4(tensor: Tensor, blocks: HostArray) -> FileMatrix:
-    """Floats of 4 bits with a power of two, in other places than in safetensors of MXFP4."""
+    """Unpack 4-bit floats with a power of two, stored in another order than in safetensors of MXFP4."""
     exponents = blocks[..., 0]
     if exponents.max(initial=0) > _LARGEST_E8M0:
         raise CheckpointError(f"{tensor} has scales that are NaN (255): {DAMAGED}")
@@ -199,4 +201,4 @@ BLOCK_TYPES: Final[Mapping[str, BlockType]] = MappingProxyType(
         "MXFP4": BlockType(WeightKind("float4_e2m1fn", 32), _mxfp4),
     }
 )
-"""By ggml's names."""
+"""Block types by ggml's names."""

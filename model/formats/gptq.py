@@ -1,4 +1,4 @@
-"""GPTQ checkpoints: 4 or 8 bits, packed along the inputs, (q - z) · s; in their first form, z - 1 is what is stored."""
+"""GPTQ checkpoints: 4 or 8 bits, packed along the inputs, (q - z) · s. The first version of the format stores z - 1."""
 
 import dataclasses
 import functools
@@ -30,18 +30,19 @@ from palladio.model.formats.stored_format import (
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.kinds import WeightKind
 
-_WHERE = "config.json, or in quantize_config.json if only that has it"  # as AutoGPTQ wrote it, see config_beside
+_WHERE = "config.json, or in quantize_config.json if only that has it"  # as AutoGPTQ wrote it, see QUANT_FILES
 _STORAGE: Mapping[int, Any] = {4: "int4", 8: "int8"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How modules are stored.
+    """The storage of modules.
 
     Attributes:
-        bits: 4 or 8. group: inputs that share a scale; None: all.
+        bits: 4 or 8.
+        group: inputs that share a scale; None: all.
         is_symmetric: every zero point is half of the range.
-        has_order: inputs of a group do not follow each other (desc_act): `g_idx` has the group of each.
+        has_order: groups are not contiguous (desc_act): `g_idx` has the group of each input.
     """
 
     bits: int
@@ -51,7 +52,8 @@ class Form:
 
     @classmethod
     def of(cls, keys: Keys) -> Self:
-        """
+        """Read the form.
+
         Raises:
             ConfigError: it says something unsupported.
         """
@@ -63,8 +65,8 @@ class Form:
 
     @property
     def kind(self) -> WeightKind | None:
-        """Where inputs have an order of their own the weight becomes dense: a product would have to reorder
-        activations."""
+        """The kind of the weights; None: they become dense, since a product would have to reorder activations where
+        groups are not contiguous."""
         if self.has_order:
             return None
         return WeightKind(_STORAGE[self.bits], self.group, has_zeros=not self.is_symmetric)
@@ -75,9 +77,9 @@ class Gptq(StoredFormat):
     """`qweight` i32[in · bits / 32, out], `qzeros` i32[groups, out · bits / 32], `scales` [groups, out], `g_idx` [in].
 
     Attributes:
-        form: of modules that `dynamic` does not name.
+        form: the form of modules that `dynamic` does not name.
         stores_less: zero points are stored less one ("gptq"), not as they are ("gptq_v2").
-        dynamic: regular expressions for the beginning of a module's name, and the form; None: stored plainly.
+        dynamic: pairs of a regular expression for the beginning of a module's name, and the form; None: stored plainly.
     """
 
     form: Form
@@ -89,7 +91,7 @@ class Gptq(StoredFormat):
 
     @classmethod
     def of(cls, keys: Keys) -> Self:
-        """As quantization_config says.
+        """Read quantization_config.
 
         Raises:
             ConfigError: it says something unsupported.
@@ -103,19 +105,17 @@ class Gptq(StoredFormat):
         return cls(Form.of(keys), stored == "gptq", _dynamic(keys))
 
     def form_of(self, module: str) -> Form | None:
-        """None: it is stored plainly."""
+        """Return the form of a module; None: it is stored plainly."""
         for pattern, form in self.dynamic:
             if re.match(pattern, module):
                 return form
         return self.form
 
     def kind(self, module: str) -> WeightKind | None:
-        """See StoredFormat."""
         form = self.form_of(module)
         return None if form is None else form.kind
 
     def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
-        """See StoredFormat."""
         module = module_of(name)
         names = [f"{module}.{part}" for part in ("qweight", "scales", "qzeros", "g_idx")]
         weight, form = tensors.get(names[0]), self.form_of(module)
@@ -176,7 +176,8 @@ class Gptq(StoredFormat):
 
 
 def _dynamic(keys: Keys) -> tuple[tuple[str, Form | None], ...]:
-    """`"-:pattern": {}` names modules that are stored plainly, `"+:pattern": {…}` and `"pattern": {…}` others."""
+    """Read `dynamic`: `"-:pattern": {}` names modules that are stored plainly, `"+:pattern": {…}` and `"pattern": {…}`
+    others."""
     found = keys.values.get("dynamic") or {}
     if not isinstance(found, Mapping) or len(found) > MAX_NAMES:
         raise ConfigError(f"quantization_config.dynamic must be an object of patterns, found {shown(found)}")

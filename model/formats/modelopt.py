@@ -12,14 +12,15 @@ from palladio.model.formats.stored_format import names_in
 
 @dataclasses.dataclass(frozen=True)
 class ModelOptFp8(Fp8):
-    """As quantization_config, or the older hf_quant_config.json, says."""
+    """A ModelOpt FP8 checkpoint, from quantization_config or the older hf_quant_config.json."""
 
     title: ClassVar[str] = "ModelOpt FP8"
     flags: ClassVar[tuple[str, ...]] = ("modelopt", "modelopt_fp8", "fp8", "w8a8_fp8")
 
     @classmethod
     def of(cls, keys: Keys) -> Self:
-        """
+        """Read quantization_config.
+
         Raises:
             ConfigError: it says something unsupported.
         """

@@ -1,4 +1,4 @@
-"""MXFP4 checkpoints, as gpt-oss is published: experts of 4-bit floats, 32 inputs with a power of two."""
+"""MXFP4 checkpoints, as gpt-oss is published: experts of 4-bit floats, of which 32 inputs share a power of two."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ STEPS: HostArray = np.asarray([0, 1, 2, 3, 4, 5, 6, 7, 0, -1, -2, -3, -4, -5, -6
 
 
 def _steps_of_pairs() -> HostArray:
-    """For each byte, the steps of its two floats as two bytes."""
+    """Return the steps of the two floats in each byte, as two bytes."""
     byte = np.arange(256)
     return np.stack([STEPS[byte & 15], STEPS[byte >> 4]], axis=-1).view(np.uint16)[:, 0]
 
@@ -47,7 +47,7 @@ class Mxfp4(StoredFormat):
     """`_blocks` u8[E, out, in / 32, 16], the even input of a pair in the low bits; `_scales` u8[E, out, in / 32].
 
     Attributes:
-        ignored: modules that are stored plainly; whatever is no expert is.
+        ignored: modules that are stored plainly, besides all modules that are no experts.
     """
 
     ignored: tuple[str, ...] = ()
@@ -57,15 +57,13 @@ class Mxfp4(StoredFormat):
 
     @classmethod
     def of(cls, keys: Keys) -> Self:
-        """As quantization_config says."""
+        """Read quantization_config."""
         return cls(names_in(keys, "modules_to_not_convert"))
 
     def kind(self, module: str) -> WeightKind | None:
-        """See StoredFormat."""
         return _KIND if ".experts." in module and not matches(self.ignored, module) else None
 
     def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
-        """See StoredFormat."""
         module = module_of(name)
         names = (f"{module}_blocks", f"{module}_scales")
         blocks = tensors.get(names[0])

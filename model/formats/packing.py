@@ -1,4 +1,4 @@
-"""Whole numbers of 4 and 8 bits that are packed into 32-bit ones, the lowest bits first."""
+"""Whole numbers of 4 and 8 bits that are packed into 32-bit numbers, the lowest bits first."""
 
 import numpy as np
 
@@ -8,11 +8,11 @@ IN_ORDER = (0, 1, 2, 3, 4, 5, 6, 7)
 
 
 def unpack_columns(packed: HostArray, bits: int, order: tuple[int, ...] = IN_ORDER) -> HostArray:
-    """i32[…, C] → i8[…, C · 32 / bits], less half of the range: 0 … 15 become -8 … 7.
+    """Unpack columns, i32[…, C] → i8[…, C · 32 / bits], less half of the range: 0 … 15 become -8 … 7.
 
     Args:
         bits: 4 or 8.
-        order: of 4 bits, the column, of each eight, that is in the lowest, the next … bits.
+        order: for 4 bits, the columns, among each eight, that the lowest, the next … bits hold.
     """
     octets = np.ascontiguousarray(packed).view(np.uint8).reshape(*packed.shape, 4)
     if bits == 8:
@@ -25,6 +25,6 @@ def unpack_columns(packed: HostArray, bits: int, order: tuple[int, ...] = IN_ORD
 
 
 def unpack_rows(packed: HostArray, bits: int) -> HostArray:
-    """i32[R, C] → i8[R · 32 / bits, C], as `unpack_columns`."""
+    """Unpack rows, i32[R, C] → i8[R · 32 / bits, C], as `unpack_columns`."""
     columns = unpack_columns(packed[..., None], bits)  # [R, C, 32 / bits]
     return columns.transpose(0, 2, 1).reshape(-1, packed.shape[1])

@@ -1,4 +1,4 @@
-"""StoredFormat: what the formats of quantized checkpoints have in common."""
+"""StoredFormat: the interface of the formats of quantized checkpoints."""
 
 import dataclasses
 import fnmatch
@@ -18,11 +18,11 @@ MAX_NAMES = 10_000  # of modules that are not quantized
 _MAX_PATTERN = 1_000  # characters
 _MAX_SCALE = np.float32(1e35)  # times the largest number of any format, 448, a float32 is still finite
 DAMAGED = "the checkpoint is damaged, download it again"
-OF_ANOTHER = f"quantization_config is of another checkpoint, or {DAMAGED}"  # not always in config.json: FILES_BESIDE
+OF_ANOTHER = f"quantization_config is of another checkpoint, or {DAMAGED}"  # not always in config.json: QUANT_FILES
 
 
 class Tensor(Protocol):
-    """A tensor of a checkpoint, as `str` shows it: name and file."""
+    """A tensor of a checkpoint. `str` shows its name and file."""
 
     @property
     def name(self) -> str: ...
@@ -40,11 +40,11 @@ class StoredMatrix:
     """Tensors of a checkpoint that make up one matrix.
 
     Attributes:
-        names: of all of them, as in the checkpoint's mapping, also of those that nothing reads.
-        tensors: those that are read.
-        shape: of the matrix, its inputs last: [out, in], or [E, out, in] of all experts.
-        kind: of the weight that it can be as it is stored; None: a dense one only.
-        unpack: the matrix, of the values of `tensors`.
+        names: names of all of them, as in the checkpoint's mapping, including tensors that are never read.
+        tensors: the tensors to read.
+        shape: shape of the matrix, its inputs last: [out, in], or [E, out, in] of all experts.
+        kind: kind of the weight that can keep it as stored; None: only a dense one.
+        unpack: makes the matrix of the values of `tensors`.
         is_transposed: the tensor, which is the matrix, has its inputs before its outputs.
     """
 
@@ -57,15 +57,15 @@ class StoredMatrix:
 
     @property
     def is_quantized(self) -> bool:
-        """Its numbers are not those of one plain tensor."""
+        """Whether its numbers are not those of one plain tensor."""
         return self.kind is not None or len(self.tensors) > 1
 
 
 class StoredFormat:
-    """How a checkpoint stores quantized matrices.
+    """The way in which a checkpoint stores quantized matrices.
 
     Attributes:
-        title: as messages and documents call it.
+        title: name of the format in messages and documents.
         flags: values of --quantization that name it, those of other servers included.
     """
 
@@ -73,7 +73,7 @@ class StoredFormat:
     flags: ClassVar[tuple[str, ...]]
 
     def kind(self, module: str) -> WeightKind | None:
-        """By config.json alone; None: the module is stored plainly, or becomes dense.
+        """Return the kind of a module's weights by config.json alone; None: it is stored plainly, or becomes dense.
 
         Args:
             module: its name as in the checkpoint.
@@ -81,26 +81,27 @@ class StoredFormat:
         raise NotImplementedError
 
     def find(self, name: str, tensors: Tensors, parts: Sequence[int] = ()) -> StoredMatrix | None:
-        """The tensors of a matrix; None: it is not stored in this format.
+        """Find the tensors of a matrix; None: it is not stored in this format.
 
         Args:
-            name: as it would be called if it were stored plainly.
-            parts: rows of each matrix, where several lie in one tensor, one after another; they may have a scale each.
+            name: the name that its tensor would have if it were stored plainly.
+            parts: rows of each matrix, where one tensor holds several, one after another; they may have a scale each.
 
         Raises:
-            CheckpointError: one is missing, or has another shape or dtype than the others ask for.
+            CheckpointError: a tensor is missing, or has another shape or dtype than the others ask for.
         """
         raise NotImplementedError
 
 
 def module_of(name: str) -> str:
-    """Of a tensor."""
+    """Return the module of a tensor."""
     return name.removesuffix(".weight")
 
 
 def matches(patterns: Sequence[str], module: str) -> bool:
-    """Whether one of them names a module: `re:` and a regular expression for its beginning, a pattern with asterisks,
-    or whole parts of its name that follow each other: `layers.1` is not of layer 10, and `gate` is no `gate_proj`."""
+    """Return whether a pattern matches a module: `re:` and a regular expression for the beginning of its name, a
+    pattern with asterisks, or consecutive whole parts of its name: `layers.1` does not match layer 10, nor `gate` a
+    `gate_proj`."""
     for pattern in patterns:
         if pattern.startswith("re:"):
             if re.match(pattern[3:], module):
@@ -114,7 +115,7 @@ def matches(patterns: Sequence[str], module: str) -> bool:
 
 
 def names_in(keys: Keys, key: str) -> tuple[str, ...]:
-    """Names and patterns of modules.
+    """Read a list of names and patterns of modules.
 
     Raises:
         ConfigError: it is no list of them.
@@ -131,9 +132,10 @@ def names_in(keys: Keys, key: str) -> tuple[str, ...]:
 
 
 def check_pattern(key: str, pattern: str) -> None:
-    """
+    """Check a pattern that begins with `re:`.
+
     Raises:
-        ConfigError: it is no regular expression, where it is to be one.
+        ConfigError: it is no regular expression.
     """
     try:
         re.compile(pattern.removeprefix("re:") if pattern.startswith("re:") else "")
@@ -144,7 +146,7 @@ def check_pattern(key: str, pattern: str) -> None:
 
 
 def group_size(keys: Keys) -> int | None:
-    """None: all inputs (-1).
+    """Read the group size; None: all inputs (-1).
 
     Raises:
         ConfigError: it is no size.
@@ -155,10 +157,10 @@ def group_size(keys: Keys) -> int | None:
 
 
 def required(names: Sequence[str], tensors: Tensors, of: Tensor) -> Tensor:
-    """The first of these that is there.
+    """Return the first of these tensors that exists.
 
     Raises:
-        CheckpointError: none is.
+        CheckpointError: none does.
     """
     found = next((tensors[name] for name in names if name in tensors), None)
     if found is None:
@@ -169,13 +171,14 @@ def required(names: Sequence[str], tensors: Tensors, of: Tensor) -> Tensor:
 
 
 def expect(tensor: Tensor, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str], of: str) -> None:
-    """
+    """Check the shape and the dtype of a tensor.
+
     Args:
-        shapes, dtypes: it has one of each. No size is 0.
-        of: what asks for them.
+        shapes, dtypes: the allowed ones. No size may be 0.
+        of: what asks for them, for messages.
 
     Raises:
-        CheckpointError: it has not.
+        CheckpointError: the tensor has another shape or dtype.
     """
     if tensor.shape not in shapes:
         raise CheckpointError(f"{tensor} has shape {tensor.shape}; {of} needs {shapes[0]}: {OF_ANOTHER}")
@@ -186,21 +189,21 @@ def expect(tensor: Tensor, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[s
 
 
 def check_groups(tensor: Tensor, num_inputs: int, group: int | None) -> None:
-    """Of a matrix of which nothing but the number of its groups tells their size: groups of other sizes are as many, if
-    the last one may be short.
+    """Check that groups divide the inputs of a matrix whose group size follows only from the number of groups. Other
+    group sizes give the same number if the last group may be short.
 
     Raises:
-        CheckpointError: they do not divide its inputs.
+        CheckpointError: groups do not divide its inputs.
     """
     if group is not None and num_inputs > group and num_inputs % group:
         raise CheckpointError(f"{tensor} has {num_inputs} inputs, which groups of {group} do not divide: {OF_ANOTHER}")
 
 
 def check_bits(tensor: Tensor, values: HostArray, bits: int) -> None:
-    """Of signed numbers that the file has a byte for each.
+    """Check signed numbers that the file stores in a byte each.
 
     Raises:
-        CheckpointError: one does not fit so few bits.
+        CheckpointError: a number does not fit `bits` bits.
     """
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
     if bits < 8 and values.size and (values.min() < low or values.max() > high):
@@ -208,10 +211,10 @@ def check_bits(tensor: Tensor, values: HostArray, bits: int) -> None:
 
 
 def scales_of(tensor: Tensor, values: HostArray) -> HostArray:
-    """Scales in float32.
+    """Return scales in float32.
 
     Raises:
-        CheckpointError: one is not a finite number, or a weight would not be one.
+        CheckpointError: a scale is not finite, or makes a weight that is not.
     """
     scales = values.astype(np.float32)
     if scales.size and not np.abs(scales).max() <= _MAX_SCALE:  # of NaN, no comparison holds

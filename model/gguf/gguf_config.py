@@ -1,4 +1,4 @@
-"""What config.json would say of the model in a GGUF file."""
+"""The config.json of the model in a GGUF file, made of its metadata."""
 
 import collections
 from collections.abc import Callable, Mapping
@@ -30,14 +30,14 @@ _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 class _Metadata:
-    """The values of a file, those of its architecture by the rest of their keys."""
+    """The metadata of a file. Methods add the prefix of its architecture to keys."""
 
     def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
         self._path, self.values = path, values
         self.architecture = str(values.get(_ARCHITECTURE))
 
     def find(self, key: str, kinds: tuple[type, ...] = (int, float)) -> Any:
-        """None: the file does not say.
+        """Return a value; None: the file does not have it.
 
         Raises:
             CheckpointError: it is of another type.
@@ -52,9 +52,10 @@ class _Metadata:
         return value
 
     def need_count(self, key: str) -> int:
-        """
+        """Return a required whole number of at least 1.
+
         Raises:
-            CheckpointError: the file does not say, or says something else than a whole number of at least 1.
+            CheckpointError: the file has no such value, or another one.
         """
         value = self.need(key)
         if type(value) is not int or value < 1:
@@ -64,9 +65,10 @@ class _Metadata:
         return value
 
     def need(self, key: str) -> Any:
-        """
+        """Return a required value.
+
         Raises:
-            CheckpointError: the file does not say.
+            CheckpointError: the file does not have it.
         """
         value = self.find(key)
         if value is None:
@@ -75,7 +77,8 @@ class _Metadata:
 
 
 def config_of_gguf(path: Path) -> dict[str, Any]:
-    """
+    """Make the config.json of a GGUF file.
+
     Raises:
         CheckpointError: the file is damaged, or a key or a part is missing.
         ConfigError: its architecture is not supported.
@@ -137,7 +140,7 @@ def _ends(values: Mapping[str, Any]) -> list[int]:
 
 
 def _dtype(tensors: Mapping[str, GgufTensor]) -> str:
-    """Of activations: as most matrices are stored; beside quantized ones, bfloat16."""
+    """Return the dtype of activations: the type of most matrices; bfloat16 if any matrix is quantized."""
     kinds = [tensor.dtype for tensor in tensors.values() if len(tensor.shape) > 1]
     usual = collections.Counter(kinds or ["F32"]).most_common(1)[0][0]
     return "bfloat16" if any(kind in BLOCKS for kind in kinds) or usual not in PLAIN else _DTYPES[usual]
@@ -208,4 +211,4 @@ _OTHERS: Mapping[str, Callable[[_Metadata, Mapping[str, GgufTensor]], dict[str, 
     "gemma2": _gemma,
     "gemma3": _gemma,
 }
-"""Keys of one architecture alone."""
+"""Keys that only one architecture has."""

@@ -1,4 +1,4 @@
-"""GgufFile: the header of a GGUF file (metadata, and where each tensor is), and views of its bytes."""
+"""GgufFile: the header of a GGUF file (metadata and positions of tensors), and views of its bytes."""
 
 import dataclasses
 import math
@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from palladio.model.base.errors import CheckpointError
+from palladio.model.files.mapped_file import MappedFile
 
 PLAIN: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
     {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
@@ -34,7 +35,7 @@ BLOCKS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "MXFP4": (32, 17),
     }
 )
-"""Types whose numbers lie in blocks along a row: numbers and bytes of a block."""
+"""Types with numbers in blocks along a row: numbers and bytes of a block."""
 
 TYPE_NAMES: Final = {
     **dict(
@@ -73,11 +74,12 @@ _MAX_KEYS, MAX_TENSORS = 1 << 12, 1 << 17  # of a file; tensors of all parts, to
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """Where a tensor is.
+    """The position of a tensor.
 
     Attributes:
-        name: in the file. dtype: the type's name in ggml.
-        shape: of its numbers, the inputs last, as safetensors have it.
+        name: its name in the file.
+        dtype: name of its type in ggml.
+        shape: shape of its numbers, the inputs last, as in safetensors.
         start, stop: its bytes in the file.
     """
 
@@ -88,8 +90,8 @@ class GgufTensor:
     stop: int
 
 
-class GgufFile:
-    """One open file. Arrays read from it are views of the map: use them before `close`.
+class GgufFile(MappedFile):
+    """One open GGUF file.
 
     Attributes:
         metadata: by key: numbers, texts, and lists of either.
@@ -97,46 +99,30 @@ class GgufFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """
+        """Open a file and read its header.
+
         Raises:
             CheckpointError: the file is missing, truncated or corrupt, or of another version.
         """
-        self.path = path
-        try:
-            with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except FileNotFoundError:
-            raise CheckpointError(f"{path} is missing") from None
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"cannot read {path}: {error}. Download it again") from error
-        header = _Header(path, self._map)
+        super().__init__(path)
+        header = _Header(path, self.data)
         self.metadata, self.tensors = header.metadata, header.tensors
 
     def read(self, tensor: GgufTensor) -> np.ndarray[Any, np.dtype[Any]]:
-        """A read-only view: of numbers where the type is plain, else of bytes, u8[…, bytes of a row]."""
-        raw = np.frombuffer(self._map, np.uint8, tensor.stop - tensor.start, tensor.start)
+        """Return a read-only view: numbers if the type is plain, else bytes, u8[…, bytes of a row]."""
+        raw = self.bytes_of(tensor)
         if tensor.dtype in PLAIN:
             return raw.view(PLAIN[tensor.dtype]).reshape(tensor.shape)
         return raw.reshape(*tensor.shape[:-1], -1)
 
-    def release(self, tensor: GgufTensor) -> None:
-        """Gives the tensor's pages back to the system. Views stay valid: they would be read again."""
-        first = tensor.start - tensor.start % mmap.PAGESIZE
-        if tensor.stop > first:
-            self._map.madvise(mmap.MADV_DONTNEED, first, tensor.stop - first)
-
-    def close(self) -> None:
-        """Views must be gone."""
-        self._map.close()
-
 
 def is_gguf(path: Path) -> bool:
-    """Whether a path is a file that is called so."""
+    """Return whether a path is a file with the suffix .gguf."""
     return path.suffix.lower() == ".gguf" and path.is_file()
 
 
 class _Header:
-    """Reads what is before the numbers."""
+    """Reader of the values before the tensors' numbers."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self._path, self._data, self._at = path, data, 4
@@ -193,7 +179,7 @@ class _Header:
                 )
             size = math.prod(shape) // numbers * num_bytes
         else:
-            size = 0  # whoever wants it says that its type is not supported
+            size = 0  # its reader reports that the type is not supported
             if math.prod(shape) // 8 > len(self._data):  # no type has less than a bit for a number
                 raise CheckpointError(f"{self._path} is truncated: tensor {name} has shape {shape}. Download it again")
         if start + size > len(self._data):

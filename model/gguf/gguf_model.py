@@ -16,7 +16,7 @@ _PROJECTOR: Final = "mmproj"  # a vision or audio tower, in a file of its own
 
 
 def parts_of(path: Path) -> tuple[Path, ...]:
-    """The file alone, or all parts of the model that it is a part of, in their order.
+    """Return the file alone, or all parts of the model that it is a part of, in their order.
 
     Raises:
         CheckpointError: a part is missing, no regular file, or lies elsewhere.
@@ -39,7 +39,7 @@ def parts_of(path: Path) -> tuple[Path, ...]:
 
 
 def gguf_in(folder: Path) -> Path | None:
-    """The GGUF model of a directory, or the first of its parts; None: there is none, or several.
+    """Return the GGUF model of a directory, or the first of its parts; None: there is none, or several.
 
     Raises:
         CheckpointError: a part is missing, or a file is no regular one or lies elsewhere.
@@ -50,33 +50,34 @@ def gguf_in(folder: Path) -> Path | None:
 
 
 def is_projector(file: Path) -> bool:
-    """Whether a file is the vision or audio tower beside a model, by its name."""
+    """Return whether a file is the vision or audio tower of a model, by its name."""
     return _PROJECTOR in file.name.lower()
 
 
-def projectors_beside(path: Path) -> list[Path]:
-    """The towers in the directory of a model's file."""
+def projectors_of(path: Path) -> list[Path]:
+    """Return the towers in the directory of a model's file."""
     return [file for file in sorted(path.parent.glob("*.gguf")) if is_projector(file) and file != path]
 
 
 def _stem(file: Path) -> str:
-    """The same of all parts of a model."""
+    """Return the name that all parts of a model share."""
     match = _PART.fullmatch(file.name)
     return file.name if match is None else f"{match[1]} of {match[3]}"
 
 
 class GgufModel:
-    """Its open files. Arrays read from them are views of their maps: use them before `close`.
+    """The open files of a model. Arrays read from them are views of their maps: use them before `close`.
 
     Attributes:
-        path: of the first file, which has the metadata.
-        files: by path, in their order.
+        path: path of the first file, which has the metadata.
+        files: the files by path, in their order.
         metadata: see GgufFile.
-        tensors: of all files, by name, and the file of each.
+        tensors: tensors of all files by name, with the file of each.
     """
 
     def __init__(self, path: Path) -> None:
-        """
+        """Open all parts of a model.
+
         Raises:
             CheckpointError: a part is missing or of another model, or see GgufFile.
         """
@@ -104,6 +105,6 @@ class GgufModel:
             )
 
     def close(self) -> None:
-        """Views must be gone."""
+        """Close the files. No view of them may be left."""
         for file in self.files.values():
             file.close()

@@ -1,4 +1,4 @@
-"""Names of tensors: those of a GGUF file, as the checkpoint that it was made of had them."""
+"""Tensor names of GGUF files, translated to the names in the checkpoint that the file was made of."""
 
 import re
 from collections.abc import Mapping
@@ -48,12 +48,12 @@ _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 _STACKED = re.compile(r"ffn_(gate|up|down)_exps")
 
 ROPE_DIVISORS = "rope_freqs.weight"
-"""Not a weight: what frequencies are divided by, which config.json tells."""
+"""Not a weight: divisors of frequencies, which config.json has as well."""
 
 
 def checkpoint_name(name: str, architecture: str) -> str:
-    """Of a tensor; `{expert}` stands for each expert's number where all of a layer are one tensor. A name that is not
-    known stays as it is.
+    """Translate the name of a tensor. `{expert}` stands for each expert's number where one tensor holds all experts of
+    a layer. An unknown name stays as it is.
 
     Args:
         architecture: the class that config.json would name.
@@ -68,6 +68,6 @@ def checkpoint_name(name: str, architecture: str) -> str:
 
 
 def is_stacked(name: str) -> bool:
-    """Whether a tensor holds all experts of a layer."""
+    """Return whether a tensor holds all experts of a layer."""
     match = _LAYER.fullmatch(name)
     return match is not None and _STACKED.fullmatch(match[2]) is not None

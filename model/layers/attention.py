@@ -26,12 +26,12 @@ from palladio.pallas_kernels.ragged_paged_attention import KVPages
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LayerContext:
-    """What a step brings to every layer.
+    """The values of a step that every layer receives.
 
     Attributes:
-        positions: i32[T], of each token in its sequence.
-        rotations: of queries and keys.
-        step: how what the layer keeps is written and read, by layers of its kind.
+        positions: i32[T], position of each token in its sequence.
+        rotations: rotations of queries and keys.
+        step: plan of cache writes and reads for layers of this kind.
         num_tokens: i32[], real tokens of T; the others are padding.
     """
 
@@ -42,7 +42,7 @@ class LayerContext:
 
 
 def _growth(spec: QueryGrowth, positions: jax.Array) -> jax.Array:
-    """positions i32[T] → f32[T]"""
+    """Return the factors on queries: positions i32[T] → f32[T]."""
     return 1.0 + spec.rate * jnp.log(1.0 + (positions // spec.length).astype(jnp.float32))
 
 
@@ -67,7 +67,7 @@ class Attention(Module):
         one, f32 = Initializer("ones"), jnp.float32
         self.key_scale = context.param((1,), (None,), one, f32) if spec.has_cache_scales else None
         self.value_scale = context.param((1,), (None,), one, f32) if spec.has_cache_scales else None
-        # Heads of padding see the real keys. Most kinds of weights multiply what such heads make by 0. Those that count
+        # Heads of padding see the real keys. Most kinds of weights multiply what such heads make by 0. Kinds that count
         # padding take it as any other input.
         counts_padding = any(kind.counts_padding for kind in config.weight_kinds.all)
         self.real_heads = counts.is_query if counts is not None and counts_padding else None
@@ -77,7 +77,7 @@ class Attention(Module):
         self.mesh = mesh
 
     def __call__(self, x: jax.Array, by: LayerContext, kv_pages: KVPages) -> tuple[jax.Array, KVPages]:
-        """x [T, D], kv_pages [P, K, S, 2·Hp] → [T, D] and the cache with this step's keys and values."""
+        """Attend: x [T, D], kv_pages [P, K, S, 2·Hp] → [T, D] and the cache with this step's keys and values."""
         qkv = self.qkv(x)  # [T, K, G+2, H], or [T, K, 2·G+2, H]
         T, K, slots, H = qkv.shape
         G = (slots - 2) // (1 + self.spec.has_gate)
@@ -104,7 +104,8 @@ class Attention(Module):
         return self.output(out), kv_pages
 
     def _rotates_in_kernel(self, shape: tuple[int, ...], by: LayerContext) -> bool:
-        """Steps of prompts, where there is a kernel and nothing stands between projection and rotation."""
+        """Return whether a kernel rotates: in prefill steps, if there is one and no operation comes between projection
+        and rotation."""
         rope, step = self.spec.rope, by.step
         if rope is None or rope.is_interleaved or self.query_norm is not None or self.spec.has_gate:
             return False
@@ -114,7 +115,7 @@ class Attention(Module):
         return can_rotate_heads(shape, rotated, backend=self.kernels.attention, target=self.kernels.target)
 
     def _rotate_in_kernel(self, qkv: jax.Array, rotations: Rotations) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """qkv [T, K, G+2, H] → q [T, N, H], k and v [T, K, H]."""
+        """Rotate and split with the kernel: qkv [T, K, G+2, H] → q [T, N, H], k and v [T, K, H]."""
         assert self.spec.rope is not None
         rules = ShardingRules()
         own, whole = rules.spec((None, "kv_heads")), rules.spec(())
@@ -124,7 +125,7 @@ class Attention(Module):
         return rotated
 
     def _cache_scales(self, dtype: jnp.dtype) -> CacheScales:
-        """What keys and values are divided by before they are kept in this dtype, f32[]; None: by 1."""
+        """Return the divisors f32[] of keys and values in a cache of this dtype; None: 1."""
         if self.key_scale is None or self.value_scale is None or not jnp.dtype(dtype).name.startswith("float8"):
             return None
         return self.key_scale[...][0], self.value_scale[...][0]
@@ -139,6 +140,7 @@ class Attention(Module):
         scales: CacheScales,
         sinks: jax.Array | None,
     ) -> tuple[jax.Array, KVPages]:
-        """q [T, N, H], k and v [T, K, H], kv_pages [P, K, S, 2·Hp], sinks [N] → [T, N, H] and the cache."""
+        """Write to the cache and attend: q [T, N, H], k and v [T, K, H], kv_pages [P, K, S, 2·Hp], sinks [N] → [T, N,
+        H] and the cache."""
         kv_pages = step.write(kv_pages, k, v, self.kernels, scales)
         return step.attend(q, kv_pages, self.spec, self.kernels, scales, sinks), kv_pages

@@ -1,6 +1,6 @@
-"""Gated DeltaNet: in place of keys and values, a layer keeps one matrix for each value head, whatever the length.
+"""Gated DeltaNet: instead of keys and values, a layer keeps one matrix for each value head, whatever the length.
 
-Queries, keys and values first go through a short convolution over tokens. Over several devices each has some of the
+Queries, keys and values first pass through a short convolution over tokens. Each of several devices has some of the
 heads, and their states.
 """
 
@@ -25,12 +25,16 @@ _NORM_EPS = 1e-6  # of queries and keys, whatever rms_norm_eps says
 class DeltaNet(Module):
     """K heads of queries and keys, each with R heads of values.
 
-    `keys` is [D, K, 2·dk], each head's query and key; `values` [D, K, R, 2·dv], each value head's values and what gates
-    its results; `rates` [D, K, R, 2], what its share of change and its decay are made of.
+    `keys` is [D, K, 2·dk], each head's query and key; `values` [D, K, R, 2·dv], each value head's values and the gates
+    of its results; `rates` [D, K, R, 2], the inputs of beta (share of change) and of the decay.
     """
 
     def __init__(self, context: Context, config: ModelConfig, spec: DeltaSpec, mesh: Mesh) -> None:
-        """Args: config: with sizes of states, as laid out."""
+        """Make the parameters.
+
+        Args:
+            config: the config as laid out; it has sizes of states.
+        """
         sizes, D = config.delta, config.hidden_size
         assert sizes is not None
         K, R, dk, dv, W = sizes.num_key_heads, sizes.group, sizes.key_size, sizes.value_size, sizes.width
@@ -48,7 +52,7 @@ class DeltaNet(Module):
         self.mesh = mesh
 
     def __call__(self, x: jax.Array, by: LayerContext, state: DeltaState) -> tuple[jax.Array, DeltaState]:
-        """x [T, D] → [T, D], and the states after this step."""
+        """Mix tokens: x [T, D] → [T, D], and the states after this step."""
         values, gates = jnp.split(self.values(x), 2, axis=-1)  # [T, K, R, dv] each
         rates = jnp.einsum("td,dkrn->tkrn", x, self.rates[...].astype(x.dtype)).astype(jnp.float32)
         params = self.key_filter[...], self.value_filter[...], self.log_decay[...], self.decay_bias[...]
@@ -64,7 +68,14 @@ class DeltaNet(Module):
     def _remember(
         self, projected: tuple[jax.Array, ...], params: tuple[jax.Array, ...], state: DeltaState, step: StateStep
     ) -> tuple[jax.Array, DeltaState]:
-        """Args: projected: keys [T, K, 2·dk], values [T, K, R, dv] and rates f32[T, K, R, 2]. → [T, K, R, dv]."""
+        """Run the convolution and the delta rule.
+
+        Args:
+            projected: keys [T, K, 2·dk], values [T, K, R, dv] and rates f32[T, K, R, 2].
+
+        Returns:
+            [T, K, R, dv], and the states after this step.
+        """
         keys, values, rates = projected
         key_filter, value_filter, log_decay, decay_bias = params
         T, K, R, dv = values.shape
@@ -81,6 +92,6 @@ class DeltaNet(Module):
 
 
 def _unit(x: jax.Array) -> jax.Array:
-    """Vectors of length 1 along the last dimension, in float32."""
+    """Scale vectors to length 1 along the last dimension, in float32."""
     wide = x.astype(jnp.float32)
     return wide * lax.rsqrt(jnp.sum(jnp.square(wide), axis=-1, keepdims=True) + _NORM_EPS)

@@ -16,14 +16,15 @@ from palladio.pallas_kernels.target import Target
 
 LEAST_TOKENS: Final = 512  # of a step: with fewer, reading weights takes longer than what is divided
 LEAST_PART: Final = 512  # tokens of a device, for a product of its own to be limited by the matrix units
-RING: Final = ("v5e",)  # kinds of TPU for which a ring has been compiled beside whole products
+RING: Final = ("v5e",)  # kinds of TPU for which a ring has been compared with whole products
 _WHOLE, _PARTS = PartitionSpec(), PartitionSpec(GROUP_AXES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DividedTokens:
-    """Each device adds up and norms the residuals of its own tokens. So the sum over devices that ends a layer's half
-    is scattered, and the next product's input is gathered: together they send what the whole sum sent.
+    """Residuals that each device adds and norms for its own tokens. The sum over devices that ends half of a layer
+    becomes a reduce-scatter, and the next product's input an all-gather: together they send as much as the whole sum
+    did.
 
     Where this does not apply, arrays stay as they are.
     """
@@ -34,13 +35,14 @@ class DividedTokens:
 
     @classmethod
     def of(cls, config: ModelConfig, target: Target, mesh: Mesh) -> Self:
-        """Of a model whose layers all are plain attention and a dense MLP, since others end with a whole sum."""
+        """Decide whether to divide tokens: only if all layers are plain attention and a dense MLP, since others end
+        with a whole sum, and weights are not quantized."""
         layers = config.layers
         is_plain = all(isinstance(each.attention, AttentionSpec) and isinstance(each.mlp, DenseSpec) for each in layers)
         return cls(target, mesh, is_plain and config.weight_kinds.kind is None)
 
     def divide(self, x: jax.Array) -> jax.Array:
-        """x [T, D], of which each device has all → of which it has some of T."""
+        """Divide x [T, D] along T; before, every device has all of it."""
         if not self._has_parts(x):
             return x
         size = x.shape[0] // num_shards(self.mesh)
@@ -53,7 +55,7 @@ class DividedTokens:
         return part
 
     def gather(self, x: jax.Array) -> jax.Array:
-        """The reverse of `divide`."""
+        """Gather x, which `divide` divided: every device then has all of it."""
         if not self._has_parts(x):
             return x
 
@@ -65,7 +67,7 @@ class DividedTokens:
         return whole
 
     def product(self, kernel: Weight, x: jax.Array) -> jax.Array:
-        """x [T, in] → [T, D], divided: each device has some of `in`."""
+        """Multiply: x [T, in] → [T, D], divided along T; each device has some of `in`."""
         if not (isinstance(kernel, Dense) and self._has_parts(x)):
             return self.divide(kernel.matmul(x))
 
@@ -78,8 +80,8 @@ class DividedTokens:
         return sums
 
     def ring(self, x: jax.Array, up: Weight, inner: Callable[[jax.Array], jax.Array], down: Weight) -> jax.Array | None:
-        """down(inner(up(x))), x and the result divided: parts of x, then of the sums, go round the devices while others
-        are multiplied. None: parts are too small, or it is not for this device or these weights."""
+        """Compute down(inner(up(x))), x and the result divided: parts of x, then of the sums, pass round the devices
+        while others are multiplied. None: parts are too small, or the device or the weights do not support it."""
         num_devices = num_shards(self.mesh)
         is_usual = isinstance(up, Dense) and isinstance(down, Dense) and self.target.kind in RING
         if not (is_usual and self._has_parts(x) and x.shape[0] >= LEAST_PART * num_devices):
@@ -88,7 +90,7 @@ class DividedTokens:
 
         def on_device(x: jax.Array, into: jax.Array, back: jax.Array) -> jax.Array:
             part, made = x, []
-            for step in range(num_devices):  # of the device so many places before
+            for step in range(num_devices):  # the data of the device `step` places before
                 following = lax.ppermute(part, GROUP_AXES, onwards) if step + 1 < num_devices else part
                 made.append(inner(up.matmul(part, arrays=(into,))))
                 part = following

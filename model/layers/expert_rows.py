@@ -1,4 +1,4 @@
-"""A mixture's rows in the order of their experts, and back: each row of a token as often as it has experts."""
+"""A mixture's rows in the order of their experts, and back: a token has one row for each of its experts."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,24 +13,24 @@ from jax.typing import DTypeLike
 from palladio.pallas_kernels.expert_routing import can_sum_experts, sum_experts
 from palladio.pallas_kernels.target import Target
 
-COMPARED: Final = 1024  # rows: up to so many a TPU compares each with each, in fewer operations than sorting takes
+COMPARED: Final = 1024  # rows: up to here a TPU compares each with each, in fewer operations than sorting
 
 # Rows of an array out of which others are taken by products with zeros and ones, by the kind of TPU. By their numbers
-# they are taken one by one, some 14 cycles for 2,048 columns; see benchmarks/results/NOTES.md.
+# they are taken one by one, some 14 cycles for 2,048 columns; see benchmarks/results/notes/2026-11-25.md.
 _MULTIPLIED: Mapping[str, int] = MappingProxyType({"v6e": 1024, "7x": 1024})
 _MULTIPLIED_ELSEWHERE: Final = 256
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowOrder:
-    """Where rows go. A token's rows follow each other, C of each.
+    """The order of rows by expert. Before ordering, the C rows of a token follow each other.
 
     Attributes:
-        order: i32[T·C], row after row of the first expert, then of the second…, then of none: which row it was.
-        tokens: i32[T·C], of which token.
-        places: i32[T·C], of each row, where it is then.
+        order: i32[T·C], the original row at each place: rows of the first expert, then of the second …, then of none.
+        tokens: i32[T·C], the token of the row at each place.
+        places: i32[T·C], the place of each original row.
         sizes: i32[E], rows of each expert.
-        target: what rows are taken on.
+        target: the device that moves rows.
     """
 
     order: jax.Array
@@ -41,7 +41,11 @@ class RowOrder:
 
     @classmethod
     def of(cls, experts: jax.Array, num_experts: int, target: Target) -> Self:
-        """Rows of one expert stay in their order. Args: experts: i32[T, C], from 0 to num_experts, which is none."""
+        """Order rows by expert; rows of one expert keep their order.
+
+        Args:
+            experts: i32[T, C], from 0 to num_experts, which means none.
+        """
         M, C, numbers = experts.size, experts.shape[1], jnp.arange(num_experts)
         if target.platform != "tpu" or M > COMPARED:
             flat = experts.reshape(M)
@@ -59,7 +63,7 @@ class RowOrder:
         return cls(order, tokens, places, sizes, target)
 
     def take(self, x: jax.Array, numbers: jax.Array) -> jax.Array:
-        """Rows of x, which has all of these numbers."""
+        """Take rows of x; all numbers must be in range."""
         return take_by_product(x, numbers) if _are_multiplied(x, self.target) else take_rows(x, numbers)
 
 
@@ -77,7 +81,8 @@ def sum_of_placed(
     *,
     dtype: DTypeLike,
 ) -> jax.Array:
-    """[T, D]; see sum_experts and can_sum_experts of pallas_kernels.expert_routing."""
+    """Sum the weighted products of each token, [T, D]; see sum_experts and can_sum_experts of
+    pallas_kernels.expert_routing."""
     (T, C), D = places.shape, products.shape[1]
     if _are_multiplied(products, target):  # nothing is multiplied with a two where a place is -1
         rows = take_by_product(products, places.reshape(T * C)).reshape(T, C, D)
@@ -90,21 +95,21 @@ def sum_of_placed(
 
 
 def experts_of_rows(sizes: jax.Array, num_rows: int) -> jax.Array:
-    """i32[M], of which expert each row is, by the experts' numbers of rows; the last one of rows that are of none."""
+    """Return the expert of each row, i32[M], from the rows of each expert; the last expert for rows of none."""
     ends = jnp.cumsum(sizes)[:-1]
     return jnp.sum(jnp.arange(num_rows)[:, None] >= ends, axis=1, dtype=jnp.int32)
 
 
 def take_rows(x: jax.Array, numbers: jax.Array) -> jax.Array:
-    """Rows of x that are known to be there: nothing has to be clipped or filled."""
+    """Take rows of x whose numbers are in range: nothing has to be clipped or filled."""
     return x.at[numbers].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def take_by_product(x: jax.Array, numbers: jax.Array) -> jax.Array:
-    """The same, to the bit. A number that is not finite comes out as infinity, and stays in its row.
+    """Take rows by a product, with the same bits. A number that is not finite becomes infinity, and stays in its row.
 
-    Zero times NaN or infinity is NaN. So these become the largest number there is, and what is multiplied are halves
-    with twos: twice the largest is infinity.
+    Zero times NaN or infinity is NaN. So such numbers become the largest finite one, and the product multiplies halves
+    by twos: twice the largest is infinity.
     """
     halves = jnp.where(jnp.isfinite(x), x * 0.5, jnp.finfo(x.dtype).max)
     chosen = jnp.where(numbers[:, None] == jnp.arange(x.shape[0]), 2.0, 0.0).astype(x.dtype)

@@ -1,8 +1,8 @@
 """Latent attention (MLA): the cache keeps one row a token, which is key and value of all heads.
 
-It is computed with latents throughout (absorbed): the projection that would make keys of latents is applied to queries,
-and the one that would make values to the weighted sum of latents. So nothing is ever expanded, and a step reads one row
-a token whatever the number of heads. Over several devices each has some of the heads, and all of the rows.
+The computation stays in latents (absorbed): the projection that would make keys of latents is applied to queries, and
+the one that would make values to the weighted sum of latents. So nothing is ever expanded, and a step reads one row a
+token whatever the number of heads. Each of several devices has some of the heads, and all rows.
 """
 
 import jax
@@ -23,12 +23,16 @@ from palladio.pallas_kernels.choice import Kernels
 class LatentAttention(Module):
     """Attention of N heads over latents in pages.
 
-    key_up [N, plain, L] and value_up [N, value, L] are the two halves of what would expand a latent. They stay dense:
-    of a quantized checkpoint they are made while it loads.
+    key_up [N, plain, L] and value_up [N, value, L] are the two halves of the projection that would expand a latent.
+    They stay dense; those of a quantized checkpoint are dequantized while it loads.
     """
 
     def __init__(self, context: Context, config: ModelConfig, spec: LatentSpec, kernels: Kernels, mesh: Mesh) -> None:
-        """Args: config: with sizes of latents, as laid out."""
+        """Make the parameters.
+
+        Args:
+            config: the config as laid out; it has sizes of latents.
+        """
         sizes, D, N = config.latent, config.hidden_size, config.num_heads
         assert sizes is not None
         rank, L = sizes.query_rank, sizes.latent_size
@@ -49,7 +53,7 @@ class LatentAttention(Module):
         self.mesh = mesh
 
     def __call__(self, x: jax.Array, by: LayerContext, pages: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """x [T, D], pages [P, S, W] → [T, D] and the cache with this step's rows."""
+        """Attend: x [T, D], pages [P, S, W] → [T, D] and the cache with this step's rows."""
         sizes, rope = self.sizes, self.spec.rope
         q, row = self._queries(x), self.row(x)  # [T, N, plain + R], [T, L + R]
         latent = self.row_norm(row[:, : sizes.latent_size])
@@ -86,7 +90,7 @@ class LatentAttention(Module):
         step: LatentStep,
         pages: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """q_latent [T, N, L], q_rotated [T, N, R], latent [T, L], rotated [T, R], pages [P, S, W] → [T, N, L] and the
-        cache."""
+        """Write to the cache and attend: q_latent [T, N, L], q_rotated [T, N, R], latent [T, L], rotated [T, R], pages
+        [P, S, W] → [T, N, L] and the cache."""
         pages = step.write(pages, latent, rotated, self.kernels)
         return step.attend(q_latent, q_rotated, pages, self.spec.scale, self.kernels), pages

@@ -51,11 +51,11 @@ class GatedMLP(Module):
         self.spec = spec
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[T, D] → [T, D], perhaps divided, see DividedTokens."""
+        """Compute [T, D] → [T, D], divided where DividedTokens applies."""
         return _between(x, self.gate_up, self._inner, self.down)
 
     def _inner(self, both: jax.Array) -> jax.Array:
-        """[T, 2, F] → [T, F]"""
+        """Apply the activation: [T, 2, F] → [T, F]."""
         return ACTIVATIONS[self.spec.activation](both[:, 0]) * both[:, 1]
 
 
@@ -71,12 +71,12 @@ class PlainMLP(Module):
         self.spec = spec
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[T, D] → [T, D], perhaps divided, see DividedTokens."""
+        """Compute [T, D] → [T, D], divided where DividedTokens applies."""
         return _between(x, self.up, ACTIVATIONS[self.spec.activation], self.down)
 
 
 def _between(x: jax.Array, up: Linear, inner: Callable[[jax.Array], jax.Array], down: Linear) -> jax.Array:
-    """down(inner(up(x)))"""
+    """Compute down(inner(up(x)))."""
     if (tokens := down.tokens) is None:
         return down(inner(up(x)))
     if up.bias is None and down.bias is None:

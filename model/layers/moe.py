@@ -35,16 +35,17 @@ Arrays = tuple[jax.Array, ...]  # what one device has of a weight's parameters
 class SparseMLP(Module):
     """Σ weight · down(activation(gate(x)) · up(x)) over the C experts of E that the router chooses for a token.
 
-    Each of the three is one weight of all experts: gate and up [E, D, F], down [E, F, D]. (Gate and up in one would
-    have XLA:TPU copy all of it at every step, for the kernel's layout.) Over several devices each part of them has
-    experts of its own, each device of a part some of their columns; a token's rows are multiplied where its experts
-    are, and one sum over the devices ends the layer. Weights stay where they are.
+    Each of the three is one weight of all experts: gate and up [E, D, F], down [E, F, D]. (With gate and up in one
+    weight, XLA:TPU would copy all of it at every step, for the kernel's layout.) Over several devices, each part of the
+    devices has experts of its own, and each device of a part some of their columns. A token's rows are multiplied where
+    its experts are, and one sum over the devices ends the layer. Weights stay where they are.
     """
 
     def __init__(self, context: Context, config: ModelConfig, spec: SparseSpec, kernels: Kernels, mesh: Mesh) -> None:
-        """
+        """Make the parameters.
+
         Args:
-            config: with experts, as laid out; places beyond the router's experts are padding, which it never chooses.
+            config: the config as laid out; places beyond the router's experts are padding, which it never chooses.
         """
         experts, D = config.experts, config.hidden_size
         assert experts is not None
@@ -69,7 +70,7 @@ class SparseMLP(Module):
         self.mesh = mesh
 
     def __call__(self, x: jax.Array, num_tokens: jax.Array) -> jax.Array:
-        """[T, D] → [T, D]; rows from num_tokens on are padding, which goes to no expert."""
+        """Compute [T, D] → [T, D]; rows from num_tokens on are padding, which goes to no expert."""
         rules = ShardingRules()
         shared = () if self.shared is None else self.shared.params
         router = (self.router,) if self.router_bias is None else (self.router, self.router_bias)
@@ -85,12 +86,12 @@ class SparseMLP(Module):
     def _own_part(
         self, x: jax.Array, num_tokens: jax.Array, router: Arrays, biases: Arrays, *params: Arrays
     ) -> jax.Array:
-        """All of the layer, with the experts and columns that one device has; the sum over devices is the result.
+        """Compute the layer with the experts and columns of one device; the sum over devices is the result.
 
         Args:
             router: its kernel, and its bias if it has one.
-            biases: of gate, up and down, if they have some.
-            params: of gate, up and down; then those of the shared expert.
+            biases: biases of gate, up and down, if they have some.
+            params: parameters of gate, up and down, then those of the shared expert.
         """
         experts, shared = params[:3], params[3:]
         if biases and num_shards(self.mesh) > num_expert_parts(self.mesh):  # devices that share experts sum up
@@ -114,7 +115,7 @@ class SparseMLP(Module):
 
     @property
     def _part(self) -> jax.Array | int:
-        """Which of all parts of the experts is here."""
+        """The number of this device's part of the experts."""
         num_parts = num_expert_parts(self.mesh)
         part = lax.axis_index(EXPERT_AXIS) if num_parts > 1 else 0
         return part + num_parts * lax.axis_index(RANK_AXIS) if num_sharing(self.mesh) > 1 else part
@@ -128,8 +129,8 @@ class SparseMLP(Module):
         biases: Arrays,
         *experts: Arrays,
     ) -> jax.Array:
-        """As `_experts`, with experts that ranks have in common: the rows of all ranks come together, and what the
-        experts of each rank make of them is added up where they belong. Padding, also a whole rank's, has no expert."""
+        """Compute `_experts` with experts that ranks share: gather the rows of all ranks, and add each rank's results
+        to the rows that they belong to. Padding, also a whole rank of it, has no expert."""
         if num_sharing(self.mesh) == 1:
             return self._experts(x, weights, chosen - first, biases, *experts)
         rows, shares, wanted = (lax.all_gather(one, RANK_AXIS, tiled=True) for one in (x, weights, chosen))
@@ -147,14 +148,14 @@ class SparseMLP(Module):
         up: Arrays,
         down: Arrays,
     ) -> jax.Array:
-        """The weighted sum of the experts that are here.
+        """Compute the weighted sum of this device's experts.
 
         Args:
             x: [T, D].
             weights: f32[T, C].
-            chosen: i32[T, C], experts as they are numbered here; numbers that are not here stand for none.
-            biases: as of `_own_part`.
-            gate, up, down: of the three weights, those of the experts that are here.
+            chosen: i32[T, C], experts numbered from this device's first one; numbers out of range stand for none.
+            biases: as in `_own_part`.
+            gate, up, down: the three weights of this device's experts.
 
         Returns:
             f32[T, D].
@@ -170,7 +171,7 @@ class SparseMLP(Module):
         return jnp.sum(jnp.where(is_here[:, :, None], weighted, 0.0), axis=1)
 
     def _routing_of_kernel(self, x: jax.Array, router: jax.Array, num_here: int) -> Routing | None:
-        """None: XLA's operations choose the experts, and bring rows to them."""
+        """Return the rules for the kernel that chooses experts and orders rows; None: XLA's operations do so."""
         spec = self.spec.router
         if num_sharing(self.mesh) > 1:
             return None
@@ -179,7 +180,7 @@ class SparseMLP(Module):
         return routing if can_route_experts(x, router.shape[1], routing, backend=backend, target=target) else None
 
     def _routed_experts(self, routed: Routed, biases: Arrays, *experts: Arrays) -> jax.Array:
-        """As `_experts`, of rows that are in order; in the dtype that it is needed in."""
+        """Compute `_experts` of ordered rows, in the dtype that the result needs."""
         M = routed.rows.shape[0]
         add = [_adder(bias, experts_of_rows(routed.sizes, M)) for bias in biases]
         products = self._products(routed.rows, routed.sizes, add, *experts)
@@ -197,7 +198,11 @@ class SparseMLP(Module):
         up: Arrays,
         down: Arrays,
     ) -> jax.Array:
-        """[M, D] → the same, row by row from its expert. Args: add: of gate, up and down, if they have biases."""
+        """Apply each row's expert: [M, D] → [M, D].
+
+        Args:
+            add: adds the biases of gate, up and down; empty: there are none.
+        """
         add = add or [_unchanged] * 3
         gated = self._activation(add[0](self.gate.grouped_matmul(rows, sizes, self.kernels, gate)))
         inner = gated * self._of_up(add[1](self.up.grouped_matmul(rows, sizes, self.kernels, up)))  # [M, F]
@@ -211,7 +216,7 @@ class SparseMLP(Module):
         return ACTIVATIONS[activation]
 
     def _of_up(self, up: jax.Array) -> jax.Array:
-        """What the activated gate is multiplied with."""
+        """Return the factor on the activated gate."""
         activation = self.spec.activation
         if not isinstance(activation, ClampedGate):
             return up
@@ -234,13 +239,13 @@ class SharedExpert(Module):
 
     @property
     def params(self) -> tuple[tuple[Any, ...], ...]:
-        """As a call takes their values."""
+        """The parameters, in the order in which a call takes their values."""
         return self.gate_up.params, self.down.params, () if self.gate is None else (self.gate,)
 
     def __call__(
         self, x: jax.Array, gate_up: Arrays, down: Arrays, gate: Arrays, *, activation: Callable[[jax.Array], jax.Array]
     ) -> jax.Array:
-        """[T, D] → f32[T, D]; with some of F, that part of the sum."""
+        """Compute [T, D] → f32[T, D]; with some of F, that part of the sum."""
         both = self.gate_up.matmul(x, arrays=gate_up)  # [T, 2, F]
         inner = activation(both[:, 0]) * both[:, 1]
         out = self.down.matmul(inner, out_dtype=jnp.float32, arrays=down)
@@ -250,14 +255,14 @@ class SharedExpert(Module):
 def choose_experts(
     x: jax.Array, router: jax.Array, num_chosen: int, spec: RouterSpec, bias: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """The router, in float32 whatever the dtype: small differences of its logits choose other experts.
+    """Run the router, in float32 whatever the dtype: small differences of its logits choose other experts.
 
     Args:
         x: [T, D].
         router: [D, E].
         num_chosen: C.
-        spec: how they are chosen.
-        bias: f32[E], of a router that has one.
+        spec: the rules of the choice.
+        bias: f32[E], if the router has one.
 
     Returns:
         f32[T, C], weights of the chosen experts, the first choice first, and i32[T, C], their numbers.
@@ -267,7 +272,11 @@ def choose_experts(
 
 
 def routing_of(spec: RouterSpec, num_chosen: int, num_here: int) -> Routing:
-    """What a router does with its logits. Args: num_here: experts of this device."""
+    """Describe a router to the kernels.
+
+    Args:
+        num_here: experts of this device.
+    """
     groups = spec.groups
     return Routing(
         num_chosen,
@@ -281,7 +290,7 @@ def routing_of(spec: RouterSpec, num_chosen: int, num_here: int) -> Routing:
 
 
 def router_logits(x: jax.Array, router: jax.Array, spec: RouterSpec, bias: jax.Array | None = None) -> jax.Array:
-    """f32[T, E]. Args: as of choose_experts."""
+    """Return the router's logits, f32[T, E]. The arguments are those of choose_experts."""
     logits = _in_float32(x, router)
     if spec.bias != "logits":
         return logits
@@ -297,7 +306,7 @@ def _in_float32(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _adder(bias: jax.Array, experts: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Adds to each row [M, out] its expert's bias, bias [E, out]; experts: i32[M]."""
+    """Return a function that adds to each row [M, out] its expert's bias; bias [E, out], experts i32[M]."""
 
     def add(products: jax.Array) -> jax.Array:
         return products + take_rows(bias, experts).astype(products.dtype)

@@ -10,7 +10,7 @@ from palladio.model.spec.layer_spec import NormSpec, QKNormSpec
 
 
 class Norm(Module):
-    """x / rms(x) · scale over the last dimension, or what else its spec says; means in float32."""
+    """x / rms(x) · scale over the last dimension, or another norm as the spec says; means are in float32."""
 
     def __init__(self, context: Context, size: int, spec: NormSpec, *, axis: str | None = None) -> None:
         self.scale = context.param((size,), (axis,), Initializer("zeros" if spec.scaling == "plus_one" else "ones"))
@@ -18,7 +18,7 @@ class Norm(Module):
         self.spec = spec
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[…, size] → […, size]"""
+        """Normalize […, size] → […, size]."""
         wide = self._centered(x)
         wide *= lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.spec.eps)
         return self._scaled(wide, x, self.scale[...])
@@ -30,7 +30,11 @@ class Norm(Module):
         return wide
 
     def _scaled(self, wide: jax.Array, x: jax.Array, scale: jax.Array) -> jax.Array:
-        """Args: wide: x, normalized, in float32."""
+        """Multiply by the scale and add the bias.
+
+        Args:
+            wide: x, normalized, in float32.
+        """
         if self.spec.scaling == "rounded":  # as Llama and its kin were trained
             out: jax.Array = wide.astype(x.dtype) * scale.astype(x.dtype)
             return out if self.bias is None else out + self.bias[...].astype(x.dtype)
@@ -54,12 +58,13 @@ class HeadNorm(Norm):
         num_counted: int,
         counts: tuple[bool, ...] | None,
     ) -> None:
-        """
+        """Make the parameters.
+
         Args:
-            num_heads: as laid out.
+            num_heads: heads as laid out.
             axis: logical axis of a scale for each head.
-            num_counted: heads that a mean over all of them is of.
-            counts: which of the heads as laid out they are; None: all others are zeros.
+            num_counted: heads that a mean over all heads counts.
+            counts: for each head as laid out, whether a mean counts it; None: heads that do not count are zeros.
         """
         is_shared = spec.form == "head"
         super().__init__(
@@ -70,7 +75,7 @@ class HeadNorm(Norm):
         self.counts = counts
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[T, heads, H] → [T, heads, H]"""
+        """Normalize [T, heads, H] → [T, heads, H]."""
         if self.form == "head":
             return super().__call__(x)
         wide, scale = self._centered(x), self.scale[...].reshape(x.shape[-2:])
@@ -87,7 +92,11 @@ class HeadNorm(Norm):
 def query_norm(
     context: Context, num_heads: int, head_size: int, spec: QKNormSpec, counts: HeadCounts | None
 ) -> HeadNorm:
-    """Args: num_heads, counts: of the layout; its padding makes queries of zeros."""
+    """Make the norm of queries.
+
+    Args:
+        num_heads, counts: heads of the layout; its padding makes queries of zeros.
+    """
     num_counted = num_heads if counts is None else counts.num_heads
     return HeadNorm(context, num_heads, head_size, spec, axis="heads", num_counted=num_counted, counts=None)
 
@@ -95,7 +104,11 @@ def query_norm(
 def key_norm(
     context: Context, num_kv_heads: int, head_size: int, spec: QKNormSpec, counts: HeadCounts | None
 ) -> HeadNorm:
-    """Args: num_kv_heads, counts: of the layout, which may have a key more than once."""
+    """Make the norm of keys.
+
+    Args:
+        num_kv_heads, counts: heads of the layout, which may have a key more than once.
+    """
     return HeadNorm(
         context,
         num_kv_heads,

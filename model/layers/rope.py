@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from palladio.model.spec.rope_config import RopeConfig, yarn_mscale
 
 Rotation = tuple[jax.Array, jax.Array]
-"""cos and sin, f32[T, R/2] each: R dimensions of a head are rotated."""
+"""cos and sin, f32[T, R/2] each; R dimensions of a head are rotated."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Rotations:
-    """The rotations of a step, one for each rotary embedding that a model has, shared by all layers.
+    """The rotations of a step, one for each rotary embedding of the model, shared by all layers.
 
     Attributes:
-        ropes: static; which they are.
-        values: in the same order.
+        ropes: static; the rotary embeddings.
+        values: their rotations, in the same order.
     """
 
     ropes: tuple[RopeConfig, ...] = dataclasses.field(metadata={"static": True})
@@ -30,20 +30,24 @@ class Rotations:
 
     @classmethod
     def of(cls, ropes: tuple[RopeConfig, ...], head_size: int, positions: jax.Array) -> Self:
-        """Args: positions: i32[T], or i32[A, T] if each has several axes."""
+        """Compute the rotations of a step.
+
+        Args:
+            positions: i32[T], or i32[A, T] if each has several axes.
+        """
         return cls(ropes, tuple(rotation(rope, head_size, positions) for rope in ropes))
 
     def rotate(self, x: jax.Array, rope: RopeConfig | None) -> jax.Array:
-        """x [T, heads, H] → the same, rotated by one of them; None: as it is."""
+        """Rotate x [T, heads, H] by one of them; None: return it as it is."""
         return x if rope is None else rotate(x, self.of_rope(rope), rope)
 
     def of_rope(self, rope: RopeConfig) -> Rotation:
-        """Of one of them."""
+        """Return the rotation of one rotary embedding."""
         return self.values[self.ropes.index(rope)]
 
 
 def rotation(rope: RopeConfig, head_size: int, positions: jax.Array) -> Rotation:
-    """cos and sin of every token's angles; positions as for `Rotations.of`. Computed once a step, for all layers."""
+    """Compute cos and sin of every token's angles, once a step for all layers; positions as in `Rotations.of`."""
     wide = positions.astype(jnp.float32)
     if positions.ndim == 2 and rope.axes:
         by = wide[np.array(rope.axes)].T
@@ -55,12 +59,12 @@ def rotation(rope: RopeConfig, head_size: int, positions: jax.Array) -> Rotation
 
 
 def rotate(x: jax.Array, by: Rotation, rope: RopeConfig) -> jax.Array:
-    """Rotates the pairs of every head, in its first R dimensions. x [T, heads, H] → the same, computed in float32."""
+    """Rotate the pairs in the first R dimensions of every head: x [T, heads, H] → the same, computed in float32."""
     cos, sin = by[0][:, None], by[1][:, None]  # [T, 1, R/2]
     rotated = 2 * cos.shape[-1]
     if rotated < x.shape[-1]:
-        turned = rotate(x[..., :rotated], by, rope)
-        return jnp.concatenate([turned, x[..., rotated:]], axis=-1)
+        part = rotate(x[..., :rotated], by, rope)
+        return jnp.concatenate([part, x[..., rotated:]], axis=-1)
     wide = x.astype(jnp.float32)
     if rope.is_interleaved:
         first, second = wide[..., ::2], wide[..., 1::2]
@@ -71,7 +75,7 @@ def rotate(x: jax.Array, by: Rotation, rope: RopeConfig) -> jax.Array:
 
 
 def inverse_frequencies(rope: RopeConfig, head_size: int) -> NDArray[np.float32]:
-    """f32[R/2], scaled as the config says."""
+    """Return the frequencies f32[R/2], scaled as the config says."""
     rotated = rope.rotated(head_size)
     exponents = np.arange(0, rotated, 2, dtype=np.float32) / np.float32(rotated)
     plain = (1.0 / np.float32(rope.theta) ** exponents).astype(np.float32)
@@ -88,7 +92,7 @@ def inverse_frequencies(rope: RopeConfig, head_size: int) -> NDArray[np.float32]
 
 
 def attention_factor(rope: RopeConfig) -> float:
-    """Factor on cos and sin; other than 1 only for yarn and longrope."""
+    """Return the factor on cos and sin; other than 1 only for yarn and longrope."""
     if rope.kind not in ("yarn", "longrope"):
         return 1.0
     if rope.attention_factor is not None:
@@ -101,7 +105,7 @@ def attention_factor(rope: RopeConfig) -> float:
 
 
 def _llama3(rope: RopeConfig, plain: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Long waves are stretched by `factor`, short ones kept, those between blended."""
+    """Scale frequencies: stretch long waves by `factor`, keep short ones, blend those between."""
     wavelength = 2 * math.pi / plain
     blend = (rope.original_max_position / wavelength - rope.low_freq_factor) / (
         rope.high_freq_factor - rope.low_freq_factor
@@ -111,12 +115,12 @@ def _llama3(rope: RopeConfig, plain: NDArray[np.float32]) -> NDArray[np.float32]
 
 
 def _yarn(rope: RopeConfig, plain: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Frequencies that turn fewer than beta_slow times over the original context are stretched by `factor`."""
+    """Scale frequencies: stretch by `factor` those with fewer than beta_slow rotations over the original context."""
     rotated = 2 * plain.size
 
     def dimension(rotations: float) -> float:
-        turns = rope.original_max_position / (rotations * 2 * math.pi)
-        return rotated * math.log(turns) / (2 * math.log(rope.theta))
+        wavelength = rope.original_max_position / (rotations * 2 * math.pi)
+        return rotated * math.log(wavelength) / (2 * math.log(rope.theta))
 
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
     if rope.truncate:

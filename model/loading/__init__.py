@@ -1,6 +1,6 @@
-"""Weights on their way to the devices.
+"""Loading of weights to the devices.
 
-Owns: reading checkpoints (safetensors, Orbax), random weights, how parameters are laid out over devices, and what is an
-error in a checkpoint.
+Owns: reading checkpoints (safetensors, Orbax), random weights, the layout of parameters over devices, and errors in
+checkpoints.
 Never: computes a step.
 """

@@ -1,4 +1,4 @@
-"""Random weights, made on the devices: the same model however it is laid out over them."""
+"""Random weights, made on the devices. Their values do not depend on the layout over devices."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,10 +18,11 @@ _Make = Callable[[jax.Array], tuple[jax.Array, ...]]
 def random_arrays(
     parameters: Parameters, layout: TensorLayout, mesh: Mesh, seed: int
 ) -> Iterator[tuple[str, jax.Array]]:
-    """Path and values of each parameter. A weight that is quantized is made of random numbers as any other.
+    """Make the values of each parameter, and yield its path and values. A quantized weight is made of random numbers
+    like any other.
 
     Args:
-        parameters: as they are laid out.
+        parameters: the parameters as laid out.
         seed: the same seed gives the same model over any number of devices.
     """
     root = jax.random.key(seed)

@@ -1,4 +1,4 @@
-"""What the log says of a checkpoint that is read: what nothing uses, and what became of the types of a GGUF file."""
+"""Log lines about a checkpoint that is read: unused tensors, and the conversion of the types of a GGUF file."""
 
 import collections
 import logging
@@ -14,13 +14,13 @@ from palladio.model.config.config import ModelConfig
 from palladio.model.formats.stored_format import StoredMatrix
 from palladio.model.functional import num_bytes
 from palladio.model.gguf.gguf_file import is_gguf
-from palladio.model.gguf.gguf_model import projectors_beside
+from palladio.model.gguf.gguf_model import projectors_of
 from palladio.model.loading.layout.parameters import Slot
 from palladio.model.loading.readers.checkpoint import Checkpoint
 from palladio.model.loading.stored_matrices import stored_tensors
 
 OTHER_PARTS: Final = re.compile(r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|embed_vision)\.")
-"""How names of tensors begin that are of no text model."""
+"""Name prefixes of tensors that belong to no text model."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +32,17 @@ def log_load(
     of_text: Iterable[str],
     filled: Iterable[tuple[Slot, Iterable[StoredMatrix]]],
 ) -> None:
-    """
+    """Log unused tensors and the conversion of types.
+
     Args:
-        config: of the checkpoint.
+        config: the config of the checkpoint.
         of_text: names of the text model's tensors.
         filled: each slot, and the matrices that fill it.
     """
     parts = collections.Counter(match[1] for name in checkpoint.tensors if (match := OTHER_PARTS.match(name)))
     ignored = ", ".join(f"{count} of {part}" for part, count in sorted(parts.items()))
     if is_gguf(path):
-        ignored = ", ".join(f"those of {file.name}" for file in projectors_beside(path))
+        ignored = ", ".join(f"those of {file.name}" for file in projectors_of(path))
     if ignored:
         logger.warning(
             "%s: the model is served for text only; images are not supported. Ignored tensors: %s", path, ignored
@@ -61,13 +62,14 @@ def log_load(
 
 
 def draft_layers(config: ModelConfig) -> tuple[str, ...]:
-    """How the names of tensors begin that are of layers which predict tokens further ahead."""
+    """Return the name prefixes of the tensors of layers that predict tokens further ahead."""
     drafts = range(config.num_layers, config.num_layers + config.num_draft_layers)
     return tuple(f"model.layers.{layer}." for layer in drafts)
 
 
 def _type_changes(filled: Iterable[tuple[Slot, Iterable[StoredMatrix]]]) -> str:
-    """For each type, and each form that it got: how many tensors, and their bytes in the file and over all devices."""
+    """List each pair of stored type and loaded form: the number of tensors, and their bytes in the file and over all
+    devices."""
     names: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
     stored: collections.Counter[tuple[str, str]] = collections.Counter()
     in_memory: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -82,8 +84,8 @@ def _type_changes(filled: Iterable[tuple[Slot, Iterable[StoredMatrix]]]) -> str:
                 names[change].add(tensor.name.partition("[")[0])  # experts of a layer are one tensor there
                 stored[change] += tensor.stop - tensor.start
             in_memory[change] += size * math.prod(matrix.shape) // numbers
-    told = []
+    changes = []
     for (of, form), size in in_memory.most_common():
         count, before = len(names[of, form]), stored[of, form]
-        told.append(f"{count} tensor{'s'[: count > 1]} {of} → {form} ({before / 1e6:.1f} → {size / 1e6:.1f} MB)")
-    return "; ".join(told)
+        changes.append(f"{count} tensor{'s'[: count > 1]} {of} → {form} ({before / 1e6:.1f} → {size / 1e6:.1f} MB)")
+    return "; ".join(changes)

@@ -42,18 +42,18 @@ def load_model(
     seed: int = 0,
     progress: Progress = lambda done, total: None,
 ) -> CausalLM:
-    """Builds the model and fills it.
+    """Build the model and fill it.
 
     Args:
         path: model directory; not read for dummy weights.
-        config: what the model is, as `agree_with_weights` has found it.
-        dtype: of activations.
+        config: the config that `agree_with_weights` returned.
+        dtype: dtype of activations.
         mesh: devices; ShardingRules place each parameter on them.
         load_format: "dummy" makes random weights; "auto" reads a converted checkpoint where there is one, else
             safetensors.
-        kernels: what it runs on.
-        weights_dtype: of parameters that are not quantized, whatever the files hold; None: `dtype`.
-        seed: of dummy weights; the same seed gives the same weights.
+        kernels: the kernels that the model runs on.
+        weights_dtype: dtype of parameters that are not quantized, whatever the files hold; None: `dtype`.
+        seed: seed of dummy weights; the same seed gives the same weights.
         progress: called with (parameters done, parameters in all) after each.
 
     Raises:
@@ -85,25 +85,31 @@ def load_model(
 
 @functools.lru_cache(maxsize=32)
 def _mover(place: Format) -> Callable[[jax.Array], jax.Array]:
-    """Not device_put, which knows only arrays that this host has all of. One for all layers: it is compiled once."""
+    """Return a function that moves an array to `place`, compiled once for all layers. device_put would need all of the
+    array on this host."""
     return jax.jit(lambda array: array, out_shardings=place)
 
 
 def num_parameters(model: CausalLM) -> int:
-    """Of the model as published: without the scales of quantized weights."""
+    """Count the parameters of the model as published: without the scales of quantized weights."""
     weights = {keys for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
     params = nnx.to_flat_state(nnx.state(model))
     return sum(math.prod(param.shape) for keys, param in params if keys[:-1] not in weights or keys[-1] == "values")
 
 
 def describe_weights(model: CausalLM, dtype: DTypeLike) -> list[str]:
-    """Lines for the log. Args: dtype: of activations."""
+    """Describe the weights in lines for the log.
+
+    Args:
+        dtype: dtype of activations.
+    """
     kinds = "; ".join(f"{kind}: {size / 1e9:.3f} GB" for kind, size in weight_bytes(model).items())
     return [f"Weights: {line}" for line in (kinds, *unrounded(model), *widenings(model, dtype))]
 
 
 def weight_bytes(model: CausalLM) -> dict[str, int]:
-    """Bytes over all devices by the kind of weight, or, for what is not quantized, by dtype; the largest first."""
+    """Return the bytes over all devices by kind of weight, or, for parameters that are not quantized, by dtype; the
+    largest first."""
     weights = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
     found: collections.Counter[str] = collections.Counter()
     for keys, param in nnx.to_flat_state(nnx.state(model)):
@@ -113,7 +119,8 @@ def weight_bytes(model: CausalLM) -> dict[str, int]:
 
 
 def unrounded(model: CausalLM) -> list[str]:
-    """Weights whose products keep the bits of activations, though 8 were asked for: a line for each kind and reason."""
+    """List weights whose products do not round activations to 8 bits although the flag asks for it: a line for each
+    kind and reason."""
     nodes = [node for _, node in nnx.iter_graph(model) if isinstance(node, Scaled) and node.why_unrounded is not None]
     found = collections.Counter((node.kind_name, node.why_unrounded) for node in nodes)
     return [
@@ -123,16 +130,16 @@ def unrounded(model: CausalLM) -> list[str]:
 
 
 def widenings(model: CausalLM, dtype: DTypeLike) -> list[str]:
-    """Weights with scales that products widen as a whole, because none takes them here: a line for each kind.
+    """List weights with scales that products dequantize as a whole, because no kernel takes them: a line for each kind.
 
     Args:
-        dtype: of activations.
+        dtype: dtype of activations.
     """
     found: dict[tuple[str, str, str], list[int]] = {}
     looked_up = None if model.head is model.embedding else model.embedding.table  # of which rows alone are widened
     for _, node in nnx.iter_graph(model):
-        if isinstance(node, Scaled) and node is not looked_up and (told := node.widening(dtype)) is not None:
-            num_bytes, name, why = told
+        if isinstance(node, Scaled) and node is not looked_up and (copy := node.widening(dtype)) is not None:
+            num_bytes, name, why = copy
             found.setdefault((node.kind_name, name, why), []).append(num_bytes)
     return [
         f"{len(sizes)} matrices ({kind}) are widened in each product: {max(sizes) / 1e9:.3f} GB of {name} at a time on "
@@ -149,7 +156,7 @@ def abstract_model(
     kernels: Kernels = Kernels(),
     weights_dtype: DTypeLike | None = None,
 ) -> CausalLM:
-    """The model that `load_model` makes with the same arguments, with a ShapeDtypeStruct for each array."""
+    """Build the model of `load_model` with a ShapeDtypeStruct for each array. The arguments are the same."""
     parameters = Parameters.of(TensorLayout.over(config, mesh), dtype, mesh, kernels, weights_dtype)
     placed = []
     for keys, param in parameters.by_path.values():

@@ -31,17 +31,18 @@ _NO_MANIFEST = (
 
 
 def is_converted(path: Path) -> bool:
-    """Whether a directory holds a converted checkpoint, whole or not."""
+    """Return whether a directory holds a converted checkpoint, complete or not."""
     return (path / MANIFEST).is_file() or (path / PARAMETERS).is_dir()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredParameter:
-    """A parameter as one device has it, which is how a converted checkpoint stores it.
+    """A parameter in its layout for one device, in which a converted checkpoint stores it.
 
     Attributes:
-        shape: of the array. dtype: of its numbers.
-        kind: name of the kind of weight that it belongs to, or its dtype, for what is not quantized.
+        shape: shape of the array.
+        dtype: dtype of its numbers.
+        kind: name of the kind of its weight, or its dtype if it is not quantized.
         axes: logical axis of each dimension; None: it is never split.
     """
 
@@ -52,7 +53,11 @@ class StoredParameter:
 
     @classmethod
     def of(cls, path: str, parameters: Parameters, layout: TensorLayout) -> Self:
-        """Args: parameters: laid out by `layout`, over any number of devices."""
+        """Describe a parameter.
+
+        Args:
+            parameters: parameters laid out by `layout`, over any number of devices.
+        """
         param = parameters.by_path[path][1]
         slot = parameters.slots.get(path) or parameters.slots[path.rpartition(".")[0]]
         dtype, (shape, axes) = str(known_dtype(param)), known_form(param)
@@ -61,24 +66,25 @@ class StoredParameter:
 
     @property
     def of_numbers(self) -> Self:
-        """Without the bits of activations: they are the device's affair."""
+        """The parameter without the bits of activations, which each device chooses for itself."""
         return dataclasses.replace(self, kind=_OF_ACTIVATIONS.sub(",", self.kind))
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Self:
-        """Of the manifest."""
+        """Read a parameter's entry of the manifest."""
         axes = tuple(axis if axis is None else str(axis) for axis in content["axes"])
         return cls(tuple(map(int, content["shape"])), str(content["dtype"]), str(content["kind"]), axes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a converted checkpoint holds.
+    """The content of a converted checkpoint.
 
     Attributes:
-        parameters: by path.
-        kinds: of weights. dtype: of what is not quantized.
-        files: size in bytes and CRC-32 of each, by its path below the directory.
+        parameters: the parameters by path.
+        kinds: kinds of the weights.
+        dtype: dtype of parameters that are not quantized.
+        files: size in bytes and CRC-32 of each file, by its path below the directory.
     """
 
     parameters: Mapping[str, StoredParameter]
@@ -88,9 +94,10 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":
-        """
+        """Read the manifest of a directory.
+
         Raises:
-            CheckpointError: there is none, or another version's.
+            CheckpointError: there is none, or it is of another version.
         """
         try:
             content = read_object(path, MANIFEST, MAX_TABLE_BYTES)
@@ -126,9 +133,10 @@ class Manifest:
         unfinished.replace(path / MANIFEST)
 
     def check_parameters(self, path: Path, wanted: Mapping[str, StoredParameter]) -> None:
-        """
+        """Compare the parameters with those of the model.
+
         Raises:
-            CheckpointError: parameters are not those of the model: nothing is cast on the way.
+            CheckpointError: they differ: loading casts nothing.
         """
         found = self.parameters
         shapes, others = ({name: each.shape for name, each in both.items()} for both in (wanted, found))
@@ -148,12 +156,12 @@ class Manifest:
                 raise CheckpointError(f"{path} holds {name} as {found[name]}, not as {each}: convert the model again")
 
     def check(self, path: Path) -> None:
-        """Reads every file once, several at a time.
+        """Check every file by reading it once, several at a time.
 
         Raises:
             CheckpointError: one is missing, was cut short, has changed, or is a link that leads elsewhere.
         """
-        for file in sorted((path / PARAMETERS).rglob("*")):  # Orbax reads some that nobody lists
+        for file in sorted((path / PARAMETERS).rglob("*")):  # Orbax reads some files that no index lists
             if file.is_symlink() or not file.is_dir():
                 check_file(path, file)
         with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -163,7 +171,7 @@ class Manifest:
 
 
 def settings_of(kinds: WeightKinds, dtype: DType) -> dict[str, Any]:
-    """What all groups of a converted checkpoint have in common, as the manifest has it."""
+    """Return the entries of the manifest that all groups of a converted checkpoint share."""
     others = [[name, _written_kind(kind)] for name, kind in kinds.others]
     quantization = kinds.kind and _written_kind(kinds.kind)
     return {"format": FORMAT, "dtype": dtype, "quantization": quantization, "dense": [*kinds.dense], "others": others}

@@ -1,11 +1,11 @@
 """Converted checkpoints: Orbax's format, for fast restarts on any mesh.
 
-    OUT/config.json, tokenizer files    as they were
+    OUT/config.json, tokenizer files    copied unchanged
     OUT/parameters/<group>/             one Orbax checkpoint a layer: written under another name, then renamed
-    OUT/palladio_checkpoint.json        written last: what there is, and the size and CRC-32 of every file
+    OUT/palladio_checkpoint.json        written last: the parameters, and the size and CRC-32 of every file
 
-So a conversion that was cut short has no palladio_checkpoint.json, and goes on where it stopped. Parameters lie as the
-model has them on one device; how they are split is decided when they are read.
+So an interrupted conversion has no palladio_checkpoint.json, and resumes where it stopped. Parameters are stored in the
+layout for one device; the split over devices is chosen when they are read.
 """
 
 import concurrent.futures
@@ -45,17 +45,17 @@ from palladio.model.weights.scaled import ScaleForm
 
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 _NOT_COPIED = "*.index.json"
-_CHUNK_BYTES = 64 * 2**20  # of an array, that is read as one: a device reads those that its part lies in
+_CHUNK_BYTES = 64 * 2**20  # of an array; a device reads each chunk that overlaps its part, whole
 _USUAL_CHUNKS = 16  # of an array, if they have more than
 _LEAST_CHUNK_BYTES = 2**20
 _SMALLEST_CUT_BYTES = 16 * 2**10  # Orbax copies chunks of up to 1 KiB twice
 
 
 def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress: Callable[[int, int], None]) -> None:
-    """Converts a model directory or a GGUF file; what an earlier run finished is kept.
+    """Convert a model directory or a GGUF file. Groups that an earlier run finished are kept.
 
     Args:
-        dtype: of the parameters in `out` that are not quantized.
+        dtype: dtype of the parameters in `out` that are not quantized.
         progress: called with (groups done, groups in all).
 
     Raises:
@@ -94,10 +94,10 @@ def convert(source: Path, out: Path, config: ModelConfig, dtype: DType, progress
 
 
 def _begin(out: Path, settings: Mapping[str, Any]) -> None:
-    """Notes what a conversion makes, for the run that goes on with it.
+    """Record the settings of a conversion, for a run that resumes it.
 
     Raises:
-        CheckpointError: an earlier run made something else.
+        CheckpointError: an earlier run had other settings.
     """
     note = out / f"{MANIFEST}.unfinished"
     try:
@@ -117,7 +117,7 @@ def _begin(out: Path, settings: Mapping[str, Any]) -> None:
 def restored_arrays(
     path: Path, layout: TensorLayout, parameters: Parameters, mesh: Mesh
 ) -> Iterator[tuple[str, jax.Array]]:
-    """Path and values of each parameter, of a checkpoint that `convert` wrote.
+    """Read a checkpoint that `convert` wrote, and yield the path and the values of each parameter.
 
     Raises:
         CheckpointError: it is damaged, incomplete, or of another model.
@@ -148,7 +148,7 @@ def restored_arrays(
 
 @functools.lru_cache(maxsize=32)
 def _unpacker(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
-    """One for all layers, as `_placer`."""
+    """Return a function that unpacks 4-bit numbers, compiled once for all layers."""
     return jax.jit(unpack, out_shardings=sharding)
 
 
@@ -156,7 +156,7 @@ def _unpacker(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
 def _placer(
     axes: LogicalAxes, layout: TensorLayout, mesh: Mesh, form: ScaleForm | None, rest: RestForm | None
 ) -> Callable[[jax.Array], jax.Array]:
-    """One for all layers: it is compiled once."""
+    """Return a function that lays out a parameter, compiled once for all layers."""
 
     def place(array: jax.Array) -> jax.Array:
         laid_out = relayout(array, axes, layout, form)
@@ -166,7 +166,7 @@ def _placer(
 
 
 def _sharding_of_stored(shape: tuple[int, ...], axes: LogicalAxes, mesh: Mesh) -> NamedSharding:
-    """As the parameter is split in the end, but for what does not divide yet."""
+    """Return the sharding to read a parameter with: its final one, except for dimensions that do not divide yet."""
     rules = ShardingRules()
     divisible = tuple(
         axis if size % rules.num_parts(mesh, axis) == 0 else None for axis, size in zip(axes, shape, strict=True)
@@ -175,7 +175,7 @@ def _sharding_of_stored(shape: tuple[int, ...], axes: LogicalAxes, mesh: Mesh) -
 
 
 def _groups(names: Iterable[str]) -> dict[str, list[str]]:
-    """Names of parameters or slots, a group for each layer and for each part beside them."""
+    """Group names of parameters or slots: one group for each layer, and one for each part outside the layers."""
     groups: dict[str, list[str]] = {}
     for name in names:
         parts = name.split(".")
@@ -184,13 +184,13 @@ def _groups(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _chunks(shape: tuple[int, ...], itemsize: int, axes: LogicalAxes) -> tuple[int, tuple[int, ...]]:
-    """Chunks are cut along the axes that devices will share: what two of them need, each reads.
+    """Choose chunks, cut along the axes that devices will share. Two devices that need the same chunk both read it.
 
-    Orbax cuts an axis that is named into single places, of which a matrix would have thousands: one is named only where
-    these are large, or where by itself Orbax would cut another one, the longest.
+    Orbax cuts a named axis into single places, of which a matrix would have thousands. So an axis is named only where
+    its places are large, or where Orbax by itself would cut another one, the longest.
 
     Returns:
-        The most bytes of a chunk, and the axes that are named.
+        The maximum bytes of a chunk, and the named axes.
     """
     shared = tuple(number for number, axis in enumerate(axes) if axis is not None)
     size = math.prod(shape) * itemsize
@@ -202,7 +202,7 @@ def _chunks(shape: tuple[int, ...], itemsize: int, axes: LogicalAxes) -> tuple[i
 
 
 def _save(target: Path, arrays: dict[str, jax.Array], axes: Mapping[str, LogicalAxes]) -> None:
-    """See _chunks."""
+    """Save arrays as one Orbax checkpoint, in the chunks of `_chunks`."""
     import orbax.checkpoint as ocp  # noqa: PLC0415
 
     # Weights hardly compress, and unpacking them would take longer than reading them.

@@ -1,4 +1,4 @@
-"""What a checkpoint's tensors say about its config.json, before a model is built: its layers, and its head."""
+"""Facts that a checkpoint's tensors add to its config.json before a model is built: its layers, and its head."""
 
 import dataclasses
 import logging
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 def agree_with_weights(
     path: Path, config: ModelConfig, load_format: LoadFormat, quantization: str | None = None
 ) -> ModelConfig:
-    """The config of the model that a checkpoint holds. A model whose config.json ties its head to its embedding, and
-    whose checkpoint has both with different values, is untied, as in transformers. Which weights are quantized is what
-    the tensors say.
+    """Return the config of the model that a checkpoint holds. The tensors say which weights are quantized. If
+    config.json ties the head to the embedding, but the checkpoint has both with different values, the head is untied,
+    as in transformers.
 
     Args:
-        path: model directory; without weights, as for random ones, the config is taken as it is.
+        path: model directory; without weights, as for random ones, the config stays as it is.
         quantization: see QuantizationFlag.
 
     Raises:
@@ -70,7 +70,7 @@ def agree_with_weights(
 
 def _as_converted(path: Path, config: ModelConfig, quantization: str | None) -> ModelConfig:
     if not (path / MANIFEST).is_file():
-        return config  # whoever loads it says what is missing
+        return config  # the loader reports what is missing
     manifest = Manifest.read(path)
     _check_layers(path, manifest.parameters, config)
     kinds = manifest.kinds if quantization is None else _agreed(path, config, quantization, manifest.kinds)
@@ -83,18 +83,18 @@ def _as_converted(path: Path, config: ModelConfig, quantization: str | None) -> 
 
 
 def _agreed(path: Path, config: ModelConfig, quantization: str, stored: WeightKinds) -> WeightKinds:
-    """Of a converted checkpoint.
+    """Return the kinds of a converted checkpoint's weights under --quantization.
 
     Raises:
         CheckpointError: the flag asks for other numbers than it has.
     """
     found = "not quantized" if stored.kind is None else f"quantized to {stored.kind.name}"
-    told = f"--quantization {quantization}: the weights in {path} are {found}; leave the flag out"
+    message = f"--quantization {quantization}: the weights in {path} are {found}; leave the flag out"
     flag = QuantizationFlag.of(quantization)
     if config.quantization is None and flag.name not in MADE:  # a format, of which nothing is left
-        raise CheckpointError(told)
+        raise CheckpointError(message)
     asked = config.with_quantization(quantization).weight_kinds
-    numbers = [each.with_activation_bits(16) for each in (asked, stored)]  # those that are stored
+    numbers = [each.with_activation_bits(16) for each in (asked, stored)]  # as stored
     if numbers[0] == numbers[1] and flag.modules:
         return asked
     if asked.kind is None and stored.kind is None:
@@ -106,11 +106,15 @@ def _agreed(path: Path, config: ModelConfig, quantization: str, stored: WeightKi
         fits = all((each.storage, each.activation_bits) == (storage, bits) for each in kinds.all)
         if numbers[0].kind == numbers[1].kind or (stored.kind is not None and fits):
             return kinds
-    raise CheckpointError(f"{told}, or convert again with `palladio convert --quantization {quantization}`")
+    raise CheckpointError(f"{message}, or convert again with `palladio convert --quantization {quantization}`")
 
 
 def _with_class_bias(config: ModelConfig, names: Collection[str]) -> ModelConfig:
-    """Args: names: of tensors, or of parameters; the bias has the same among both."""
+    """Add the bias of classes if the checkpoint has one.
+
+    Args:
+        names: names of tensors, or of parameters; the bias has the same name in both.
+    """
     classifier = config.classifier
     if classifier is None or classifier.tokens or CLASS_BIAS not in names:
         return config
@@ -120,7 +124,7 @@ def _with_class_bias(config: ModelConfig, names: Collection[str]) -> ModelConfig
 def _with_kinds(
     path: Path, config: ModelConfig, quantization: str | None, tensors: Mapping[str, StoredTensor]
 ) -> ModelConfig:
-    """The config with the kinds of weights that the tensors and the flag ask for.
+    """Return the config with the kinds of weights that the tensors and the flag ask for.
 
     Raises:
         ConfigError: the flag does not fit the checkpoint.
@@ -136,8 +140,8 @@ def _with_kinds(
 
 
 def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: ModelConfig) -> tuple[WeightKinds, bool]:
-    """The kinds of a model's weights by its tensors, and whether any matrix is quantized."""
-    of_weights: dict[str, list[StoredMatrix]] = {}  # those that are quantized, by the weight that they fill
+    """Return the kinds of a model's weights by its tensors, and whether any matrix is quantized."""
+    of_weights: dict[str, list[StoredMatrix]] = {}  # quantized matrices, by the weight that they fill
 
     def kind(rule: WeightRule, name: str) -> tuple[WeightKind | None] | None:
         parts = rows_of_parts(rule.transform, config)
@@ -175,7 +179,7 @@ def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: M
 
 
 def _wide_bytes(matrices: Iterable[StoredMatrix]) -> int:
-    """In bfloat16."""
+    """Return the bytes of the matrices in bfloat16."""
     return 2 * sum(math.prod(matrix.shape) for matrix in matrices)
 
 
@@ -200,7 +204,8 @@ def _untied(path: Path, config: ModelConfig) -> ModelConfig:
 
 
 def _check_layers(path: Path, names: Iterable[str], config: ModelConfig) -> None:
-    """A config.json with a layer too many would else be noticed when all of its layers are built."""
+    """Check that the checkpoint has all layers of config.json. Otherwise an excess layer would be noticed only after
+    all layers are built."""
     found = 1 + max((int(match[1]) for match in map(_LAYER.match, names) if match), default=-1)
     if found < config.num_layers:
         raise MissingKeysError(

@@ -1,4 +1,4 @@
-"""Matrices of a checkpoint, in one tensor or in several: what makes up each, and whether a weight can be made of it."""
+"""Matrices of a checkpoint, in one tensor or several: the tensors of each, and the check that a weight can use it."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,11 +25,11 @@ def find_matrix(
     inputs_first: bool = False,
     parts: Sequence[int] = (),
 ) -> StoredMatrix | None:
-    """A matrix, or any other parameter; None: there is none.
+    """Find a matrix, or any other parameter; None: there is none.
 
     Args:
-        name: of its tensor, if it is stored plainly.
-        stored: how the checkpoint stores quantized matrices; None: it has none.
+        name: name of its tensor if it is stored plainly.
+        stored: the format of quantized matrices; None: the checkpoint has none.
         inputs_first: see WeightRule.
         parts: see StoredFormat.find.
 
@@ -58,9 +58,10 @@ def _transposed(arrays: Sequence[HostArray]) -> FileMatrix:
 
 
 def expect_plain(tensors: Tensors) -> None:
-    """
+    """Check that no tensor belongs to a quantized weight, for a config.json without quantization.
+
     Raises:
-        CheckpointError: one is of quantized weights, of a checkpoint whose config.json says that it has none.
+        CheckpointError: a tensor does.
     """
     quantized = next((tensor for name, tensor in tensors.items() if name.endswith(_OF_QUANTIZED)), None)
     if quantized is not None:
@@ -71,11 +72,11 @@ def expect_plain(tensors: Tensors) -> None:
 
 
 def zero_biases(checkpoint: Checkpoint, tensors: Tensors, quantized: Iterable[str], used: Collection[str]) -> set[str]:
-    """Names of biases that nothing reads, beside quantized matrices: AutoGPTQ writes zeros for every layer that has
-    none.
+    """Return the names of unused biases of quantized matrices: AutoGPTQ writes zeros for every layer without a bias.
 
     Args:
-        quantized: names of the matrices. used: names of tensors that something reads.
+        quantized: names of the matrices.
+        used: names of tensors that are read.
 
     Raises:
         CheckpointError: one is not zero.
@@ -95,7 +96,8 @@ def zero_biases(checkpoint: Checkpoint, tensors: Tensors, quantized: Iterable[st
 
 
 def read_matrix(checkpoint: Checkpoint, matrix: StoredMatrix) -> FileMatrix:
-    """
+    """Read a matrix.
+
     Raises:
         CheckpointError: its numbers are damaged.
     """
@@ -103,19 +105,21 @@ def read_matrix(checkpoint: Checkpoint, matrix: StoredMatrix) -> FileMatrix:
 
 
 def stored_tensors(matrix: StoredMatrix) -> tuple[StoredTensor, ...]:
-    """Those that are read."""
+    """Return the tensors of a matrix that are read."""
     return tuple(tensor for tensor in matrix.tensors if isinstance(tensor, StoredTensor))
 
 
 def host_bytes(matrix: StoredMatrix) -> int:
-    """Of its tensors, and of the numbers of 8 bits that they are unpacked to, or that are made of them."""
+    """Return the host bytes of a matrix: those of its tensors, and of the 8-bit numbers that they are unpacked or
+    quantized to."""
     return sum(tensor.stop - tensor.start for tensor in stored_tensors(matrix)) + math.prod(matrix.shape)
 
 
 def check_kind(slot: Slot, matrix: StoredMatrix) -> None:
-    """
+    """Check that the weight of a slot can be made of a matrix.
+
     Raises:
-        CheckpointError: a weight of this kind cannot be made of a matrix that is stored like this.
+        CheckpointError: a weight of this kind cannot be made of a matrix that is stored this way.
     """
     if not isinstance(slot.weight, Scaled):
         return

@@ -1,7 +1,7 @@
-"""Weights from safetensors: each parameter put together, slice by slice, from the tensors that its table names.
+"""Weights from safetensors: assembles each parameter, slice by slice, from the tensors that its table names.
 
-A host reads what its own devices need, several parameters side by side. Host memory holds no more of them at a time
-than the largest one takes, beside what the devices hold (on CPU the devices' memory is the host's).
+A host reads what its own devices need, several parameters in parallel. Besides the devices' copy, host memory never
+holds more of them than the largest parameter takes (on CPU the devices' memory is the host's).
 """
 
 import collections
@@ -61,11 +61,11 @@ _Slices = dict[_Bounds, Array]
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where a part of a slot comes from.
+    """The source of a part of a slot.
 
     Attributes:
-        parts: of each of the slot's parameters, how it lies there.
-        matrix: the stored tensor, or those that are one matrix.
+        parts: the position of the source in each of the slot's parameters.
+        matrix: the stored tensor, or the tensors that make up one matrix.
     """
 
     parts: tuple[Part, ...]
@@ -75,10 +75,10 @@ class Source:
 def stored_arrays(
     path: Path, layout: TensorLayout, parameters: Parameters, mesh: Mesh, only: Collection[str] | None = None
 ) -> Iterator[tuple[str, jax.Array]]:
-    """Path and values of each parameter.
+    """Read a checkpoint, and yield the path and the values of each parameter.
 
     Args:
-        only: names of the slots that are wanted; None: all.
+        only: names of the slots to read; None: all.
 
     Raises:
         CheckpointError: the files do not hold exactly what the config promises.
@@ -98,7 +98,7 @@ def stored_arrays(
 
 
 class _Target:
-    """One parameter, and the slices of it that this host's devices need."""
+    """A parameter, and the slices of it that this host's devices need."""
 
     def __init__(self, path: str, param: nnx.Param, mesh: Mesh) -> None:
         rules, (self.shape, axes) = ShardingRules(), known_form(param)
@@ -115,7 +115,7 @@ class _Target:
         self.num_bytes = math.prod(self._own_shape) * param.dtype.itemsize * len(self.slices)
 
     def place(self, slices: _Slices) -> jax.Array:
-        """On the devices; waits until they have it."""
+        """Place the slices on the devices, and wait until they have them."""
 
         def part(index: tuple[slice, ...] | None) -> Array:
             own = slices[self._read_as[_bounds(index)]]
@@ -127,7 +127,7 @@ class _Target:
 
 
 class _Reader:
-    """Reads what fills one slot: of each of its parameters, all slices that this host's devices need."""
+    """Reader of one slot: reads all slices of its parameters that this host's devices need."""
 
     def __init__(self, checkpoint: Checkpoint, sources: list[Source], slot: Slot, mesh: Mesh) -> None:
         self._checkpoint = checkpoint
@@ -141,7 +141,7 @@ class _Reader:
             self.num_bytes = read + self.num_bytes if slot.weight.kind.bits < 8 else max(self.num_bytes, read)
 
     def read(self) -> list[_Slices]:
-        """Of each parameter the slices, in host memory. Several readers may read at once."""
+        """Read the slices of each parameter into host memory. Several readers may read at once."""
         stored = functools.lru_cache(self._stored)
         read = [
             {bounds: _assemble(stored, self._sources, number, target, index) for bounds, index in target.slices.items()}
@@ -153,12 +153,12 @@ class _Reader:
         return read
 
     def place(self, read: list[_Slices]) -> Iterator[tuple[str, jax.Array]]:
-        """Path and values of each parameter, on the devices."""
+        """Place the parameters on the devices, and yield the path and the values of each."""
         for target, slices in zip(self._targets, read, strict=True):
             yield target.path, target.place(slices)
 
     def _stored(self, stored: StoredMatrix) -> tuple[Array, ...]:
-        """What a stored matrix means for each parameter."""
+        """Read a stored matrix, and return its part of each parameter."""
         matrix = read_matrix(self._checkpoint, stored)
         made = self._slot.read(matrix)
         if matrix.scales is None and len(made) > 1 and not np.isfinite(made[1]).all():
@@ -204,10 +204,11 @@ def _assemble(
     target: _Target,
     index: tuple[slice, ...],
 ) -> Array:
-    """The slice `index` of a slot's parameter with this number, put together from its parts.
+    """Assemble the slice `index` of one parameter of a slot from its sources.
 
     Args:
-        stored: of a matrix, what it means for each parameter; keeps what several slices read.
+        stored: returns the parts of a stored matrix, one for each parameter; caches matrices that several slices read.
+        number: number of the parameter in the slot.
     """
     out = _aligned_empty(
         [len(range(size)[where]) for size, where in zip(target.shape, index, strict=True)], target.dtype, target.order
@@ -222,10 +223,11 @@ def _assemble(
 
 
 def _aligned_empty(shape: list[int], dtype: np.dtype, order: tuple[int, ...]) -> Array:
-    """Memory that jax on CPU takes over as it is; elsewhere aligned it would copy, and the load would peak higher.
+    """Allocate memory that jax on CPU uses without a copy. With another alignment it would copy, and the load would
+    peak higher.
 
     Args:
-        order: of the dimensions in memory.
+        order: order of the dimensions in memory.
     """
     size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + BUFFER_ALIGNMENT, np.uint8)
@@ -235,7 +237,7 @@ def _aligned_empty(shape: list[int], dtype: np.dtype, order: tuple[int, ...]) ->
 
 
 def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: Checkpoint) -> dict[str, list[Source]]:
-    """The sources of every slot, all checked before the first is read.
+    """Find the sources of every slot, and check all of them before the first is read.
 
     Raises:
         CheckpointError: tensors are missing, unexpected or have another shape, or no tensor fills a parameter.
@@ -299,16 +301,21 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
 
 
 def _class_rules(config: ModelConfig, names: Collection[str]) -> tuple[WeightRule, ...]:
-    """Of the head that classifies, if there is one. Args: names: of the checkpoint's tensors."""
+    """Return the rules of the classification head, if there is one.
+
+    Args:
+        names: names of the checkpoint's tensors.
+    """
     if config.classifier is None or not config.classifier.tokens:
         return CLASSES
     return (WeightRule(HEAD if HEAD in names else EMBEDDING, "score.table", "label_rows"),)
 
 
 def _check_coverage(path: Path, layout: TensorLayout, parameters: Parameters, plan: Mapping[str, list[Source]]) -> None:
-    """
+    """Check that tensors fill every parameter.
+
     Raises:
-        CheckpointError: tensors leave (parts of) parameters that are no padding.
+        CheckpointError: tensors leave parts of parameters that are no padding.
     """
     known: dict[tuple[object, ...], bool] = {}  # layers are alike
     unfilled = []
@@ -329,12 +336,12 @@ def _check_coverage(path: Path, layout: TensorLayout, parameters: Parameters, pl
 def rule_places(
     rule: WeightRule, config: ModelConfig, slots: Collection[str], storage: ExpertStorage
 ) -> Iterator[tuple[int, int]]:
-    """Layer and expert of each tensor that a rule names; 0 for what it does not number.
+    """Yield the layer and the expert of each tensor that a rule names; 0 where it has no number.
 
     Args:
-        config: of the checkpoint.
-        slots: names of what there is to fill.
-        storage: how the checkpoint stores experts.
+        config: the config of the checkpoint.
+        slots: names of the slots to fill.
+        storage: storage of experts in the checkpoint.
     """
     if rule.storage not in (None, storage):
         return
@@ -345,8 +352,8 @@ def rule_places(
 
 
 def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
-    """The text model's tensors, named as in a checkpoint of it alone, with its head. A checkpoint without a head leaves
-    the prefix out; one of a model that takes images has the text model as one of its parts."""
+    """Return the text model's tensors, named as in a checkpoint of the text model alone, with its head. A checkpoint
+    without a head leaves the prefix out; one of a model that takes images has the text model as one of its parts."""
     tensors = checkpoint.tensors
     prefix = next((prefix for prefix in _PREFIXES if f"{prefix}embed_tokens.weight" in tensors), "model.")
     named = {}

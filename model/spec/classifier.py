@@ -1,4 +1,4 @@
-"""Classifier: what a checkpoint made to classify texts, or to score them, says of its head in config.json."""
+"""Classifier: the head of a checkpoint that classifies or scores texts, as config.json describes it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from palladio.model.base.config_keys import Keys, shown
 from palladio.model.base.errors import ConfigError
 
 ClassActivation = Literal["sigmoid", "softmax", "none"]
-"""What makes probabilities of logits: each by itself, all together, or nothing."""
+"""The function from logits to probabilities: of each by itself, of all together, or none."""
 
 MAX_LABELS = 1 << 16
 _PROBLEMS: Mapping[str, ClassActivation] = {
@@ -22,18 +22,18 @@ _METHODS = ("no_post_processing", "from_2_way_softmax")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classifier:
-    """The head of a sequence classification or reward model: a logit for each label, of a text's last token.
+    """The head of a sequence classification or reward model: a logit for each label, from a text's last token.
 
     Attributes:
-        labels: their names.
-        activation: what makes probabilities of the logits.
-        has_bias: the head has one.
-        tokens: in place of a head of its own, the rows of the language model's head for these tokens (texts, or ids
-            once the tokenizer is known): vLLM's classifier_from_token. Empty: it has one.
-        is_difference: of two such tokens, there is one logit: the second one's minus the first one's. Its sigmoid is
-            the second one's share of both probabilities.
-        pad_token_id: ids that a text ends with do not count if they are this one: a text's last token is the last
-            other one, as in transformers. None: all count.
+        labels: names of the labels.
+        activation: turns logits into probabilities.
+        has_bias: whether the head has a bias.
+        tokens: the rows of the language model's head for these tokens (texts, or ids once the tokenizer is known)
+            replace a head of its own: vLLM's classifier_from_token. Empty: it has a head.
+        is_difference: two tokens give one logit: the second one's minus the first one's. Its sigmoid is the second
+            token's share of both probabilities.
+        pad_token_id: trailing ids equal to this one do not count: a text's last token is the last other one, as in
+            transformers. None: all count.
     """
 
     labels: tuple[str, ...]
@@ -45,19 +45,19 @@ class Classifier:
 
     @property
     def num_rows(self) -> int:
-        """Of the head."""
+        """Rows of the head."""
         return len(self.tokens) or len(self.labels)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Of `tokens`, which are known by now."""
+        """The ids of `tokens`. Texts among them must have been resolved."""
         ids = tuple(token for token in self.tokens if isinstance(token, int))
-        assert len(ids) == len(self.tokens), "whoever loads the model resolves texts first"
+        assert len(ids) == len(self.tokens), "the loader resolves texts first"
         return ids
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """Of config.json, with the keys of transformers, sentence-transformers and vLLM.
+        """Read config.json, with the keys of transformers, sentence-transformers and vLLM.
 
         Raises:
             ConfigError: a key has an unknown value; the message names it.
@@ -91,7 +91,11 @@ def _tokens(config: Mapping[str, Any]) -> tuple[tuple[str | int, ...], bool]:
 
 
 def _labels(config: Mapping[str, Any], count: int | None) -> tuple[str, ...]:
-    """Args: count: that tokens decide; None: the checkpoint has a head."""
+    """Read the names of labels.
+
+    Args:
+        count: number of labels, if tokens decide it; None: the checkpoint has a head.
+    """
     names = config.get("id2label")
     if count is None and isinstance(names, Mapping) and names:
         count = len(names)
@@ -108,7 +112,7 @@ def _labels(config: Mapping[str, Any], count: int | None) -> tuple[str, ...]:
 
 
 def _activation(config: Mapping[str, Any], num_labels: int) -> ClassActivation:
-    """As config.json says; else a sigmoid of one label, and the softmax of several."""
+    """Read the activation; by default a sigmoid for one label, and the softmax for several."""
     own = config.get("sentence_transformers")
     function = own.get("activation_fn") if isinstance(own, Mapping) else None
     function = config.get("sbert_ce_default_activation_function") if function is None else function

@@ -1,4 +1,4 @@
-"""DeltaConfig: sizes of layers with a gated delta rule, which keep a state in place of keys and values."""
+"""DeltaConfig: sizes of layers with a gated delta rule, which keep a state instead of keys and values."""
 
 import dataclasses
 from typing import Self
@@ -17,8 +17,9 @@ class DeltaConfig:
 
     Attributes:
         num_key_heads: heads of queries and keys (K).
-        num_value_heads: heads of values, as many for each key head; each has a state of its own (K·R).
-        key_size: of each head's queries and keys (dk). value_size: of its values (dv).
+        num_value_heads: heads of values (K·R), the same number for each key head; each has a state of its own.
+        key_size: size of each head's queries and keys (dk).
+        value_size: size of each value head's values (dv).
         width: tokens that the convolution sees, the newest included (W).
     """
 
@@ -30,7 +31,7 @@ class DeltaConfig:
 
     @classmethod
     def from_hf(cls, keys: Keys) -> Self:
-        """Reads config.json.
+        """Read config.json.
 
         Raises:
             ConfigError: a key is missing or does not fit; the message names it.
@@ -58,5 +59,5 @@ class DeltaConfig:
 
     @property
     def num_channels(self) -> int:
-        """Of a key head: its query, its key, and the values that go with them; the convolution sees them (C)."""
+        """Channels of a key head (C), which the convolution sees: its query, its key, and its values."""
         return 2 * self.key_size + self.group * self.value_size

@@ -1,4 +1,4 @@
-"""ExpertsConfig: sizes of the sparse layers of a mixture of experts, and which layers they are."""
+"""ExpertsConfig: sizes of the sparse layers of a mixture of experts, and the choice of these layers."""
 
 import dataclasses
 from typing import Self
@@ -12,17 +12,17 @@ MAX_EXPERT_SIZE = 1 << 20  # columns
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExpertKeys:
-    """How config.json names the sizes of experts.
+    """The names of the sizes of experts in config.json.
 
     Attributes:
-        num_experts: name of their number (E).
+        num_experts: name of the number of experts (E).
         other_name: another name of it.
-        other_name_wins: where config.json has the number under both names, the other one counts, as in transformers
-            (its attribute_map); else the other name counts only alone.
-        intermediate_size: name of the F of each.
+        other_name_wins: if config.json has the number under both names, the other one counts, as in transformers (its
+            attribute_map); else the other name counts only alone.
+        intermediate_size: name of the F of each expert.
         shared_intermediate_size: name of the F of the expert that every token goes to; None: there is none.
-        num_shared: name of the number of experts of the same F that every token goes to: they are kept as one expert of
-            so many times F. None: there is none.
+        num_shared: name of the number of experts of the same F that every token goes to; they are kept as one expert of
+            that many times F. None: there is none.
     """
 
     num_experts: str
@@ -40,18 +40,18 @@ MOE_KEYS = ExpertKeys(
     intermediate_size="moe_intermediate_size",
     num_shared="n_shared_experts",
 )
-"""The names that DeepSeek gave and GLM kept."""
+"""The key names of DeepSeek, which GLM uses, too."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExpertsConfig:
-    """Experts in place of the MLP, of which each token goes to a few.
+    """Experts that replace the MLP; each token goes to a few of them.
 
     Attributes:
-        num_experts: that the router chooses from (E).
+        num_experts: experts that the router chooses from (E).
         num_places: experts that the stacked weights have room for: more where E does not divide over devices.
         num_chosen: experts that each token goes to (C).
-        intermediate_size: F, of each expert.
+        intermediate_size: F of each expert.
         shared_intermediate_size: F of one more expert, which every token goes to; None: there is none.
     """
 
@@ -63,7 +63,7 @@ class ExpertsConfig:
 
     @classmethod
     def from_hf(cls, keys: Keys, names: ExpertKeys) -> Self:
-        """Reads config.json.
+        """Read config.json.
 
         Raises:
             ConfigError: a key is missing or does not fit; the message names it.
@@ -85,7 +85,11 @@ class ExpertsConfig:
 
 
 def _shared_size(keys: Keys, names: ExpertKeys, size: int) -> int | None:
-    """Args: size: F of an expert."""
+    """Read the size of the shared expert.
+
+    Args:
+        size: F of an expert.
+    """
     if names.shared_intermediate_size is not None:
         return keys.count(names.shared_intermediate_size, most=MAX_EXPERT_SIZE)
     if names.num_shared is None:
@@ -95,7 +99,7 @@ def _shared_size(keys: Keys, names: ExpertKeys, size: int) -> int | None:
 
 
 def first_dense_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
-    """Of each layer, whether it has experts: all from first_k_dense_replace on.
+    """Return for each layer whether it has experts: all from first_k_dense_replace on.
 
     Raises:
         ConfigError: it is no number of layers.
@@ -105,7 +109,7 @@ def first_dense_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
 
 
 def typed_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
-    """Of each layer, whether it has experts, by mlp_layer_types; without it all but the first have.
+    """Return for each layer whether it has experts, by mlp_layer_types; without it all but the first have.
 
     Raises:
         ConfigError: it does not name every layer's kind.
@@ -125,7 +129,8 @@ def typed_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
 
 
 def sparse_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
-    """Of each layer, whether it has experts, by decoder_sparse_step and mlp_only_layers; the others have a plain MLP.
+    """Return for each layer whether it has experts, by decoder_sparse_step and mlp_only_layers; the others have a plain
+    MLP.
 
     Raises:
         ConfigError: one of the two is of another type.

@@ -1,4 +1,4 @@
-"""LatentConfig: sizes of latent attention, of which keys and values of all heads are made from one row a token."""
+"""LatentConfig: sizes of latent attention, which makes keys and values of all heads from one row a token."""
 
 import dataclasses
 from typing import Self
@@ -13,13 +13,13 @@ class LatentConfig:
     """Sizes that every layer has.
 
     Attributes:
-        latent_size: of what the cache keeps of keys and values (L).
-        rotated_size: of the part of queries and keys that is rotated; the cache keeps that of the key (R).
-        plain_size: of the part of each head's queries and keys that is not.
-        value_size: of each head's values.
-        query_rank: queries are made by two projections, with so many numbers between them; None: by one.
-        has_pairs: the checkpoint has the two numbers that are rotated together side by side; they are taken apart, as
-            others have them, while it loads.
+        latent_size: size of the cached latent of keys and values (L).
+        rotated_size: size of the rotated part of queries and keys; the cache keeps the key's (R).
+        plain_size: size of the unrotated part of each head's queries and keys.
+        value_size: size of each head's values.
+        query_rank: numbers between the two projections that make queries; None: one projection makes them.
+        has_pairs: the checkpoint stores the two numbers of a rotated pair next to each other; loading separates them,
+            as in other checkpoints.
     """
 
     latent_size: int
@@ -31,7 +31,7 @@ class LatentConfig:
 
     @classmethod
     def from_hf(cls, keys: Keys, rotated_size: int) -> Self:
-        """Reads config.json.
+        """Read config.json.
 
         Raises:
             ConfigError: a key is missing or does not fit; the message names it.
@@ -47,16 +47,16 @@ class LatentConfig:
 
     @property
     def query_size(self) -> int:
-        """Of each head's query."""
+        """Size of each head's query."""
         return self.plain_size + self.rotated_size
 
     @property
     def row_size(self) -> int:
-        """Of what the cache keeps of a token, without padding."""
+        """Size of the cache row of a token, without padding."""
         return self.latent_size + self.rotated_size
 
     @property
     def rotated_order(self) -> tuple[int, ...]:
-        """Of each rotated number, its place in the checkpoint: the first ones of all pairs, then the second ones."""
+        """Place of each rotated number in the checkpoint: the first numbers of all pairs, then the second ones."""
         places = range(self.rotated_size)
         return (*places[::2], *places[1::2]) if self.has_pairs else tuple(places)

@@ -1,7 +1,7 @@
-"""What each layer of a decoder computes, as plain values: a model is a tuple of these. Sizes are ModelConfig's.
+"""Specs of a decoder's layers, as plain values: a model is a tuple of these. ModelConfig has the sizes.
 
-Equal layers have equal specs, so nothing in a spec is of one layer alone (its number, say): layers of one spec are
-traced and lowered once.
+Equal layers have equal specs, so a spec never has a property of one layer alone (its number, say): layers of one spec
+are traced and lowered once.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"]
 NormScaling = Literal["rounded", "float32", "plus_one"]
 
 NormPlacement = Literal["pre", "post", "sandwich", "parallel"]
-"""Of a layer's norms: before attention and MLP (pre), after each and before the residual sum (post), both (sandwich),
-or one norm whose result both attention and MLP take in (parallel)."""
+"""Places of a layer's norms: before attention and MLP (pre), after each and before the residual sum (post), both
+(sandwich), or one norm whose result both attention and MLP take (parallel)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class QKNormSpec:
     """The norm of queries and of keys, before they are rotated.
 
     Attributes:
-        norm: what it computes.
+        norm: the norm itself.
         form: head: each head by itself, all with one scale [H]; own_scales: each head by itself, with a scale of its
             own ([N, H] of queries, [K, H] of keys); all_heads: one mean over all heads, scales [N·H] and [K·H].
     """
@@ -59,7 +59,8 @@ class QueryGrowth:
     """Queries grow with their position: by 1 + rate · log(1 + ⌊position / length⌋).
 
     Attributes:
-        rate: of growth. length: tokens of the context before it was made longer.
+        rate: rate of growth.
+        length: tokens of the context before it was made longer.
     """
 
     rate: float
@@ -73,15 +74,15 @@ class AttentionSpec:
     Attributes:
         rope: rotary embedding of queries and keys; None: they are not rotated.
         scale: factor on scores.
-        window: how many keys a query sees, its own included; None: all before it.
+        window: number of keys that a query sees, its own included; None: all before it.
         soft_cap: scores become soft_cap · tanh(score / soft_cap); None: unchanged.
         has_sinks: each query head has one more score, which is learned: a share of the softmax goes to no key.
         qk_norm: norm of queries and keys; None: there is none.
-        query_growth: factor on queries once they are rotated; None: there is none.
-        qkv_bias: of the three projections.
-        output_bias: of the projection back.
+        query_growth: factor on queries after rotation; None: there is none.
+        qkv_bias: the three projections have a bias.
+        output_bias: the projection back has a bias.
         has_cache_scales: a float8 cache divides keys by one number, and values by another, as the checkpoint says.
-        has_gate: the projection of queries makes as many numbers more, whose sigmoids the results are multiplied with.
+        has_gate: the projection of queries makes as many gates; the results are multiplied with their sigmoids.
     """
 
     rope: RopeConfig | None
@@ -97,7 +98,7 @@ class AttentionSpec:
     has_gate: bool = False
 
     def for_context(self, length: int) -> "AttentionSpec":
-        """As it serves sequences of up to so many tokens: a window that none of them fills is none."""
+        """Return the spec for sequences of up to `length` tokens: a window that none of them fills becomes None."""
         window = self.window if (self.window or length) < length else None
         return dataclasses.replace(self, rope=self.rope and self.rope.for_context(length), window=window)
 
@@ -109,8 +110,8 @@ class LatentSpec:
     Attributes:
         rope: rotary embedding of the rotated part of queries and keys.
         scale: factor on scores.
-        norm: of latents, and of what is between the two projections of queries.
-        bias: of the projections down, and of the one back.
+        norm: norm of latents, and of the numbers between the two projections of queries.
+        bias: the projections down and the one back have a bias.
     """
 
     rope: RopeConfig
@@ -120,36 +121,36 @@ class LatentSpec:
 
     @property
     def window(self) -> None:
-        """A query sees all keys before it."""
+        """None: a query sees all keys before it."""
         return None
 
     def for_context(self, length: int) -> "LatentSpec":
-        """As it serves sequences of up to so many tokens."""
+        """Return the spec for sequences of up to `length` tokens."""
         return dataclasses.replace(self, rope=self.rope.for_context(length))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeltaSpec:
-    """A gated delta rule in place of attention: it keeps a state of fixed size; ModelConfig.delta has its sizes.
+    """A gated delta rule, which replaces attention and keeps a state of fixed size; ModelConfig.delta has its sizes.
 
     Attributes:
-        norm: of each head's results, before they are gated.
+        norm: norm of each head's results, before they are gated.
     """
 
     norm: NormSpec
 
     @property
     def rope(self) -> None:
-        """Nothing is rotated."""
+        """None: nothing is rotated."""
         return None
 
     @property
     def window(self) -> None:
-        """Nothing is left out of the state."""
+        """None: nothing leaves the state."""
         return None
 
     def for_context(self, length: int) -> "DeltaSpec":
-        """As it serves sequences of up to so many tokens."""
+        """Return the spec for sequences of up to `length` tokens."""
         return self
 
 
@@ -158,9 +159,9 @@ class DenseSpec:
     """An MLP that every token goes through.
 
     Attributes:
-        activation: of the gate, or, without one, between the two projections.
+        activation: activation of the gate, or, without one, between the two projections.
         is_gated: down(activation(gate(x)) · up(x)); else down(activation(up(x))).
-        bias: of all its projections.
+        bias: all projections have a bias.
     """
 
     activation: Activation = "silu"
@@ -170,11 +171,12 @@ class DenseSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RouterGroups:
-    """Experts in groups of equal size, of which a token goes to the experts of the best.
+    """Groups with the same number of experts each; a token goes to experts of the best groups.
 
     Attributes:
-        number: of groups. kept: of a token, those whose experts may be chosen.
-        score: of a group: its best expert (best), or the sum of its two best (best_two).
+        number: number of groups.
+        kept: number of groups whose experts a token may choose.
+        score: score of a group: that of its best expert (best), or the sum of its two best (best_two).
     """
 
     number: int
@@ -184,15 +186,15 @@ class RouterGroups:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RouterSpec:
-    """How a token's experts are chosen: those with the largest scores, which are their weights as well.
+    """The choice of a token's experts: those with the largest scores, which are their weights as well.
 
     Attributes:
         renormalize: the weights of a token's experts are divided by their sum.
-        score: softmax: shares of all experts; sigmoid: of each by itself.
-        bias: one of each expert is added: to the logits; or only to the scores by which experts are chosen (choice),
-            not to the weights; None: there is none.
-        groups: they are chosen from the best groups alone; None: from all.
-        scale: factor on the weights, at last.
+        score: softmax: shares of all experts; sigmoid: each by itself.
+        bias: a bias of each expert is added: to the logits; or only to the scores that choose experts (choice), not to
+            the weights; None: there is none.
+        groups: experts are chosen from the best groups alone; None: from all.
+        scale: final factor on the weights.
     """
 
     renormalize: bool
@@ -207,8 +209,8 @@ class ClampedGate:
     """The gate of an expert: gate · sigmoid(sharpness · gate) · (up + 1).
 
     Attributes:
-        sharpness: see there.
-        limit: of the gate from above, and of up on both sides.
+        sharpness: factor in the sigmoid.
+        limit: upper limit of the gate, and limit of up on both sides.
     """
 
     sharpness: float
@@ -220,10 +222,10 @@ class SparseSpec:
     """A mixture of experts; ModelConfig.experts has its sizes.
 
     Attributes:
-        router: which experts a token goes to.
-        activation: of each expert's gate.
-        bias: of all projections of experts.
-        shared_expert: one more expert, which every token goes to: behind a gate of its own (gated), or as it is
+        router: chooses the experts of a token.
+        activation: activation of each expert's gate.
+        bias: all projections of experts have a bias.
+        shared_expert: one more expert, which every token goes to: behind a gate of its own (gated), or without one
             (plain); None: there is none.
     """
 
@@ -235,13 +237,13 @@ class SparseSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerSpec:
-    """One layer of the decoder.
+    """A layer of the decoder.
 
     Attributes:
-        attention: how tokens see each other.
-        mlp: what each token goes through.
+        attention: mixes tokens.
+        mlp: processes each token by itself.
         norm: every norm of hidden states in this layer.
-        norm_placement: where they are.
+        norm_placement: the places of these norms.
         residual_scale: factor on what attention and MLP add to the hidden states.
     """
 
@@ -253,11 +255,11 @@ class LayerSpec:
 
     @property
     def keeps_state(self) -> bool:
-        """What it keeps of tokens is a state of fixed size, not pages."""
+        """Whether the layer keeps a state of fixed size, not pages."""
         return isinstance(self.attention, DeltaSpec)
 
     def with_attention(self, **fields: Any) -> "LayerSpec":
-        """The same with other values in fields of its attention."""
+        """Return the layer with other values in fields of its attention."""
         return dataclasses.replace(self, attention=dataclasses.replace(self.attention, **fields))
 
 
@@ -267,7 +269,7 @@ class DecoderSpec:
 
     Attributes:
         layers: from the embedding up.
-        norm: the last one, before the head.
+        norm: the last norm, before the head.
         experts: sizes of the layers with a mixture of experts; None: no layer has one.
         latent: sizes of latent attention, which all layers have, or none (None).
         delta: sizes of layers with a gated delta rule; None: no layer has one.
@@ -289,7 +291,7 @@ class DecoderSpec:
 
     @property
     def has_states(self) -> bool:
-        """Whether a layer keeps a state of fixed size: it cannot be taken back to an earlier token."""
+        """Whether a layer keeps a state of fixed size, which cannot return to an earlier token."""
         return any(layer.keeps_state for layer in self.layers)
 
     @property

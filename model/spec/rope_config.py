@@ -26,21 +26,21 @@ class RopeConfig:
 
     Attributes:
         theta: base of the frequencies.
-        fraction: of the head, that is rotated.
+        fraction: fraction of the head that is rotated.
         is_interleaved: the pairs (2i, 2i + 1) are rotated; else (i, i + R/2).
-        kind: how they are scaled: default (not at all), linear, llama3, yarn or longrope; dynamic: not at all within
-            the context, beyond which no request goes.
-        factor: how many times longer the context became.
+        kind: scaling of the frequencies: default (none), linear, llama3, yarn or longrope; dynamic: none within the
+            context, beyond which no request goes.
+        factor: extension of the context, as a factor.
         original_max_position: context before the scaling.
         low_freq_factor, high_freq_factor: llama3: wavelengths between original/high and original/low are blended.
         beta_fast, beta_slow: yarn: rotations over the original context between which frequencies are blended.
         attention_factor: yarn, longrope: factor on cos and sin; None: computed from `factor`.
-        mscale, mscale_all_dim: yarn: what that computation uses where both are given.
+        mscale, mscale_all_dim: yarn: inputs of that computation where both are given.
         truncate: yarn: round the blended range to whole dimensions.
-        long_divisors, short_divisors: longrope: of each frequency, for contexts longer than the original one and for
-            others.
-        is_long: longrope: which of the two counts.
-        axes: of each frequency, the axis of a position that has several (mrope); (): all go by the first one.
+        long_divisors, short_divisors: longrope: divisor of each frequency, for contexts longer than the original one
+            and for others.
+        is_long: longrope: use the long divisors.
+        axes: for each frequency, the axis of a position with several axes (mrope); (): all use the first one.
     """
 
     theta: float
@@ -72,13 +72,13 @@ class RopeConfig:
         is_interleaved: bool = False,
         default_fraction: float | None = None,
     ) -> Self:
-        """Reads rope_parameters (transformers 5), or rope_theta and rope_scaling (before). Where config.json has both
+        """Read rope_parameters (transformers 5), or rope_theta and rope_scaling (before). Where config.json has both
         objects, rope_scaling replaces the other one, its rope_theta as well, as in transformers.
 
         Args:
-            default_theta: when the config gives none.
+            default_theta: the base if the config gives none.
             is_interleaved: see the attribute.
-            default_fraction: of the head, that is rotated, when the config gives none; None: all of it, always.
+            default_fraction: the rotated fraction of the head if the config gives none; None: all of it, always.
 
         Raises:
             ConfigError: an unknown kind of scaling, or a parameter is missing or out of range.
@@ -100,7 +100,7 @@ class RopeConfig:
     def _scaled(
         self, config: Mapping[str, Any], keys: Keys, found: Mapping[str, Any], where: str, max_position: int
     ) -> Self:
-        """With the scaling that `found` asks for; the object's other names are as in `from_hf`."""
+        """Return the rope with the scaling that `found`, the rope's object in `config`, asks for; `keys` reads it."""
         kind = _kind(found)
         if kind == "default":
             unused = sorted(key for key in found if key not in _BESIDE_SCALING)
@@ -113,7 +113,7 @@ class RopeConfig:
             return dataclasses.replace(self, kind="dynamic")
         if kind == "linear":
             return dataclasses.replace(self, kind="linear", factor=keys.number("factor"))
-        # Some checkpoints keep the original length beside the rope object; transformers prefers that one.
+        # Some checkpoints keep the original length outside the rope object; transformers prefers that one.
         original = Keys(config).optional_count("original_max_position_embeddings", most=MAX_CONTEXT)
         if original is None:
             original = keys.optional_count("original_max_position_embeddings", most=MAX_CONTEXT) or max_position
@@ -176,20 +176,20 @@ class RopeConfig:
 
     @property
     def score_factor(self) -> float:
-        """Of latent attention: on scores, beside that of the head size. It makes up for a longer context."""
+        """Factor on scores of latent attention for a longer context, in addition to that of the head size."""
         return yarn_mscale(self.factor, self.mscale_all_dim or 0.0) ** 2
 
     def for_context(self, length: int) -> Self:
-        """For sequences of up to so many tokens. It is decided for all of them before the first one: keys that are in
-        the cache cannot change their frequencies when a sequence outgrows the original context."""
+        """Return the rope for sequences of up to `length` tokens. All of them use the same frequencies: those of cached
+        keys cannot change when a sequence outgrows the original context."""
         is_long = self.kind != "longrope" or length > self.original_max_position
         return dataclasses.replace(self, is_long=is_long)
 
     def checked(self, head_size: int) -> Self:
-        """Itself.
+        """Return the rope itself if it fits heads of this size.
 
         Raises:
-            ConfigError: it does not fit heads of this size.
+            ConfigError: it does not fit.
         """
         rotated = self.rotated(head_size)
         if self.fraction < 1 and (rotated % 2 or not rotated):
@@ -210,11 +210,11 @@ class RopeConfig:
         return self
 
     def rotated(self, head_size: int) -> int:
-        """Dimensions of a head that are rotated (R)."""
+        """Return the number of rotated dimensions of a head (R)."""
         return int(head_size * self.fraction)
 
     def as_yarn(self, length: int, max_position: int) -> dict[str, Any]:
-        """config.json's rope_scaling with which sequences of so many tokens can be served, by YaRN."""
+        """Return the YaRN rope_scaling for config.json that serves sequences of `length` tokens."""
         factor = float(math.ceil(length / max_position))
         scaling = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": max_position}
         return (
@@ -224,19 +224,19 @@ class RopeConfig:
         )
 
     def context_length(self, max_position: int) -> int:
-        """Tokens of context: yarn is often switched on without raising max_position_embeddings."""
+        """Return the tokens of context: yarn is often switched on without raising max_position_embeddings."""
         if self.kind != "yarn":
             return max_position
         return max(max_position, int(self.factor * self.original_max_position))
 
 
 def yarn_mscale(factor: float, mscale: float) -> float:
-    """What yarn multiplies queries and keys by."""
+    """Return yarn's factor on queries and keys."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
 def _parameters(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The object that holds the rope's parameters, and its name (with a dot) for messages."""
+    """Return the object that holds the rope's parameters, and its name (with a dot) for messages."""
     for name in ("rope_scaling", "rope_parameters"):
         found = config.get(name)
         if found is None or found == {}:
@@ -255,8 +255,8 @@ def _kind(found: Mapping[str, Any]) -> object:
 
 
 def _axes(keys: Keys, found: Mapping[str, Any]) -> tuple[int, ...]:
-    """What mrope_section says: how many frequencies go by each axis, one behind the other, or in turns as far as each
-    axis has some, those of the first one between and behind the others'."""
+    """Read mrope_section: the number of frequencies of each axis. Axes follow one another, or, if mrope_interleaved,
+    alternate until each has its number; the first axis has the frequencies between and after the others."""
     given = found.get("mrope_section")
     if given is None:
         return ()
@@ -276,7 +276,7 @@ def _axes(keys: Keys, found: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _fraction(config: Mapping[str, Any], keys: Keys, default: float | None) -> float:
-    """Of a head, that is rotated; config.json says it in the rope's object or beside it."""
+    """Read the rotated fraction of a head, which is in the rope's object or in config.json itself."""
     if default is None:
         given = keys.values.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
         if given != 1.0 and _kind(keys.values) == "default":  # transformers asks for it only where it scales
@@ -285,15 +285,16 @@ def _fraction(config: Mapping[str, Any], keys: Keys, default: float | None) -> f
             keys.require("partial_rotary_factor", 1.0, default=1.0)
             Keys(config).require("partial_rotary_factor", 1.0, default=1.0)
         return 1.0
-    beside = Keys(config).number("partial_rotary_factor", default=default)
-    fraction = keys.number("partial_rotary_factor", default=beside)
+    outer = Keys(config).number("partial_rotary_factor", default=default)
+    fraction = keys.number("partial_rotary_factor", default=outer)
     if fraction > 1:
         raise ConfigError(f"partial_rotary_factor must be at most 1, found {fraction}")
     return fraction
 
 
 def _warn_of_lost_theta(config: Mapping[str, Any], where: str, theta: float) -> None:
-    """transformers 5 saves rope_theta within rope_parameters; a rope_scaling that is added has to repeat it."""
+    """Warn if rope_theta is lost: transformers 5 saves it within rope_parameters, and an added rope_scaling must repeat
+    it."""
     replaced = config.get("rope_parameters")
     if where != "rope_scaling." or not isinstance(replaced, Mapping):
         return

@@ -1,4 +1,4 @@
-"""FileMatrix: a matrix as a checkpoint has it, in whatever bits. Imports no jax."""
+"""FileMatrix: a matrix as a checkpoint stores it, in any number of bits. Imports no jax."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -12,24 +12,24 @@ HostArray = np.ndarray[Any, np.dtype[Any]]
 FLOAT4: HostArray = np.asarray(
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, np.nan, -6.0, -4.0, -3.0, -2.0, -1.5, -1.0, -0.5], np.float32
 )
-"""The floats of 4 bits (E2M1) by their step: 0 to 7 from zero up, and -1 to -7 down; -8 is none. A device widens such
-whole numbers in fewer operations than the bits that files have."""
+"""4-bit floats (E2M1) by their step: 0 to 7 from zero up, and -1 to -7 down; -8 is none. A device widens such whole
+numbers in fewer operations than the bits that files have."""
 _CHUNK = 1 << 18  # numbers that are made at a time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileMatrix:
-    """A matrix as a checkpoint has it, its inputs last: [out, in], or [E, out, in] of all experts.
+    """A matrix as a checkpoint stores it, its inputs last: [out, in], or [E, out, in] of all experts.
 
     Its numbers are (values - zeros) · scales - minima, in float32.
 
     Attributes:
-        values: as stored; of 4 bits, one each in a number of 8 bits.
-        scales: f32, factors on blocks of it, [out / rows, in / columns] or [E, …]; None: the values are the numbers.
+        values: values as stored; 4-bit values take 8 bits each.
+        scales: f32, factors on blocks, [out / rows, in / columns] or [E, …]; None: the values are the numbers.
         block: rows and columns of values that share a scale.
-        zeros: i8, of the scales' shape, subtracted before; None: all are 0.
-        minima: f32, of the scales' shape, subtracted behind; None: all are 0.
-        is_float4: values are steps, of which FLOAT4 has the numbers.
+        zeros: i8, of the scales' shape, subtracted before scaling; None: all are 0.
+        minima: f32, of the scales' shape, subtracted after scaling; None: all are 0.
+        is_float4: values are steps, whose numbers are in FLOAT4.
     """
 
     values: HostArray
@@ -40,7 +40,8 @@ class FileMatrix:
     minima: HostArray | None = None
 
     def dense(self, dtype: DTypeLike) -> HostArray:
-        """The numbers: a view as stored where there are no scales (who copies it casts), else in a dtype."""
+        """Return the numbers: a view as stored if there are no scales (the caller casts when it copies), else in
+        `dtype`."""
         if self.scales is None:
             return self.values
         out = np.empty(self.values.shape, dtype)
@@ -55,8 +56,8 @@ class FileMatrix:
         return out
 
     def real_zeros(self) -> HostArray | None:
-        """What is subtracted from the values before they are multiplied, minima included; f32 if there are any. No
-        group has a minimum beside a scale of 0."""
+        """Return the zero points, minima included, to subtract before scaling; f32 if there are minima. No group has a
+        minimum with a scale of 0."""
         if self.minima is None:
             return self.zeros
         assert self.scales is not None
@@ -64,11 +65,11 @@ class FileMatrix:
         return before + self.minima / np.where(self.scales == 0, 1, self.scales)
 
     def of_every_row(self, array: HostArray) -> HostArray:
-        """Scales or zeros, one row for each row of values."""
+        """Repeat scales or zeros so that each row of values has a row."""
         return np.repeat(array, self.block[0], axis=-2)[..., : self.values.shape[-2], :]
 
     def _bands(self) -> Iterator[tuple[Any, ...]]:
-        """Indices of rows, some at a time."""
+        """Yield indices of bands of rows."""
         *lead, rows, columns = self.values.shape
         step = max(1, _CHUNK // columns)
         for before in np.ndindex(*lead):
@@ -76,7 +77,7 @@ class FileMatrix:
                 yield (*before, slice(start, min(start + step, rows)))
 
     def _of_rows(self, array: HostArray, band: tuple[Any, ...]) -> HostArray:
-        """Scales or zeros of a band, f32[rows, columns]."""
+        """Return the scales or zeros of a band, f32[rows, columns]."""
         height, width = self.block
         numbers = np.arange(band[-1].start, band[-1].stop) // height
         found = array[(*band[:-1], numbers)].astype(np.float32)

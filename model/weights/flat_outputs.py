@@ -1,4 +1,4 @@
-"""FlatOutputs: how weights with groups lie on a device, whose kernels take matrices of two dimensions."""
+"""FlatOutputs: the form at rest of weights with groups, whose kernels take matrices of two dimensions."""
 
 import dataclasses
 import math
@@ -15,14 +15,14 @@ from palladio.model.weights.file_matrix import HostArray
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FlatOutputs:
-    """Outputs that lie as one dimension, each device's part together: kernels take matrices of two dimensions, and on a
-    TPU an array of more would have to be copied for them.
+    """A form at rest with all outputs in one dimension, each device's part together: kernels take matrices of two
+    dimensions, and on a TPU an array of more would have to be copied for them.
 
     Attributes:
-        shape, axes: [in, out…] as everybody else knows them.
+        shape, axes: those of the weight's known form, [in, out…].
         split: the output dimension that devices share.
         num_parts: devices that share it.
-        outputs_first: inputs lie last, as in files: a GPU's tensor cores multiply float8 only so.
+        outputs_first: inputs come last, as in files: a GPU's tensor cores multiply float8 only this way.
     """
 
     shape: tuple[int, ...]
@@ -35,19 +35,19 @@ class FlatOutputs:
     def of(
         cls, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh, *, outputs_first: bool = False
     ) -> Self:
-        """At most one of the outputs' axes is split over devices."""
+        """Choose the form of a weight. Devices may split at most one of the outputs' axes."""
         split = next((number for number, axis in enumerate(axes) if number and axis is not None), 1)
         return cls(shape, axes, split, ShardingRules().num_parts(mesh, axes[split]), outputs_first)
 
     @property
     def laid_shape(self) -> tuple[int, int]:
-        """As it lies."""
+        """Shape at rest."""
         inputs, outputs = self.shape[0], math.prod(self.shape[1:])
         return (outputs, inputs) if self.outputs_first else (inputs, outputs)
 
     @property
     def flat_axes(self) -> tuple[str | None, str | None]:
-        """As it lies."""
+        """Logical axes at rest."""
         inputs, outputs = self.axes[0], self.axes[self.split]
         return (outputs, inputs) if self.outputs_first else (inputs, outputs)
 
@@ -60,24 +60,25 @@ class FlatOutputs:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """See RestForm."""
+        """Dimensions of `shape` in memory order."""
         numbers = tuple(range(len(self.shape)))
         return (*numbers[1:], 0) if self.outputs_first else numbers
 
     def known_dtype(self, dtype: np.dtype) -> np.dtype:
-        """See RestForm."""
+        """Return the dtype of the numbers: that at rest."""
         return dtype
 
     def laid_axes(self) -> tuple[str | None, ...]:
-        """See RestForm."""
+        """Return the logical axes at rest."""
         return self.flat_axes
 
     def laid_on_host(self, values: HostArray, own_shape: tuple[int, ...]) -> HostArray:
-        """See RestForm. Each device's slice of the one form is its slice of the other."""
+        """Return one device's part at rest, without a copy. Each device's slice of one form is its slice of the
+        other."""
         return values.transpose(self.order).reshape(own_shape)
 
     def laid(self, values: jax.Array) -> jax.Array:
-        """See RestForm."""
+        """Convert an array of `shape` to the form at rest."""
         before, size, after = self.shape[: self.split], self.shape[self.split], self.shape[self.split + 1 :]
         parts = values.reshape(*before, self.num_parts, size // self.num_parts, *after)
         flat = jnp.moveaxis(parts, self.split, 1).reshape(self.shape[0], -1)

@@ -1,4 +1,4 @@
-"""Narrow: a weight of bfloat16 numbers on a CPU, whose activations are float32. It lies outputs first."""
+"""Narrow: a weight of bfloat16 numbers, outputs first, on a CPU whose activations are float32."""
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,12 @@ class Narrow(Weight):
     """bfloat16 numbers; rows are rounded to bfloat16, sums are in float32.
 
     Attributes:
-        products: how this kind of CPU multiplies: as part of the model's structure, part of every program's key.
+        products: settings of this kind of CPU: part of the model's structure, and so of every program's key.
     """
 
     def __init__(self, dense: Dense, products: NarrowProducts) -> None:
-        """
+        """Make the parameter.
+
         Args:
             dense: a weight without values, of the same shape and axes.
         """
@@ -37,40 +38,36 @@ class Narrow(Weight):
 
     @property
     def kind_name(self) -> str:
-        """See Weight. As of a dense one: converted checkpoints do not know how numbers lie."""
+        """Name of the kind, that of a dense weight: converted checkpoints do not record forms at rest."""
         return "bfloat16"
 
     def matmul(
         self, x: jax.Array, *, out_dtype: DTypeLike | None = None, arrays: tuple[jax.Array, ...] | None = None
     ) -> jax.Array:
-        """See Weight."""
         (values,) = self.arrays() if arrays is None else arrays
         out = narrow_matmul(x, values, self.products)
         return out.astype(x.dtype if out_dtype is None else out_dtype)
 
     def take(self, ids: jax.Array, dtype: DTypeLike) -> jax.Array:
-        """See Weight."""
         return jnp.take(self.values[...], ids, axis=0, mode="clip").astype(dtype)
 
     def grouped_matmul(
         self, rows: jax.Array, sizes: jax.Array, kernels: Kernels, arrays: tuple[jax.Array, ...]
     ) -> jax.Array:
-        """See Weight."""
         del kernels
         (bits,) = arrays
         return narrow_grouped_matmul(rows, bits, sizes, self.products).astype(rows.dtype)
 
     def read(self, matrix: FileMatrix) -> tuple[HostArray, ...]:
-        """See Weight."""
         return (matrix.dense(jnp.bfloat16),)
 
     def made_of(self, numbers: jax.Array) -> tuple[jax.Array, ...]:
-        """See Weight. Laid out as a dense weight's."""
+        """Return the parameters of a weight with these numbers, laid out as those of a dense weight."""
         return (numbers.astype(jnp.bfloat16),)
 
 
 def lies_narrow(activations: DTypeLike, weights: DTypeLike, target: Target, mesh: Mesh) -> bool:
-    """Whether dense weights are Narrow ones: their layout follows from the platform and the two dtypes. Over several
-    devices of a CPU, which serve tests alone, they are not: outputs that lie as one could not be split."""
+    """Return whether dense weights become Narrow ones, by the platform and the two dtypes. Over several devices of a
+    CPU, which serve only tests, they do not: flattened outputs could not be split."""
     is_narrow = jnp.dtype(weights) == jnp.bfloat16 and jnp.dtype(activations) == jnp.float32
     return is_narrow and target.platform == "cpu" and mesh.size == 1

@@ -1,4 +1,4 @@
-"""Making numbers of 8 and 4 bits of plain ones: on the host, while a checkpoint loads, and on the device."""
+"""Quantization to 8 and 4 bits: on the host, while a checkpoint loads, and on the device."""
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,11 @@ _BETWEEN = tuple(((FLOAT4[1:8] + FLOAT4[:7]) / 2).tolist())  # halfway between a
 
 
 def quantized_rows(values: HostArray, kind: WeightKind, group: int | None) -> tuple[HostArray, ...]:
-    """8-bit or 4-bit numbers [out, in] or [E, out, in], and a scale for each row or for each group of its inputs: the
+    """Quantize to 8 or 4 bits [out, in] or [E, out, in], with a scale for each row or for each group of its inputs: the
     largest absolute value over the largest of the numbers. It is NaN or infinite if one of the values is.
 
     Args:
-        kind: of whole numbers without zero points, or of floats of 8 bits.
+        kind: a kind with whole numbers without zero points, or with 8-bit floats.
         group: inputs that share a scale; None: all of a row.
     """
     rows = values.reshape(-1, values.shape[-1])
@@ -44,10 +44,11 @@ def quantized_rows(values: HostArray, kind: WeightKind, group: int | None) -> tu
 
 
 def quantized(numbers: jax.Array, kind: WeightKind, group: int, inputs: int) -> tuple[jax.Array, ...]:
-    """Values, scales and, where the kind has them, zeros; the latter two with groups in place of inputs.
+    """Return values, scales and, if the kind has them, zeros; scales and zeros have groups instead of inputs.
 
     Args:
-        group: inputs that share a scale. inputs: their dimension.
+        group: inputs that share a scale.
+        inputs: the dimension of the inputs.
     """
     size = numbers.shape[inputs]
     widths = [(0, 0)] * numbers.ndim
@@ -77,6 +78,6 @@ def quantized(numbers: jax.Array, kind: WeightKind, group: int, inputs: int) -> 
 
 
 def float4_steps(numbers: jax.Array) -> jax.Array:
-    """i4: the nearest floats of 4 bits, see FLOAT4."""
+    """Return the nearest 4-bit floats as i4, see FLOAT4."""
     size = sum((jnp.abs(numbers) > bound).astype(jnp.int32) for bound in _BETWEEN)
     return jnp.where(numbers < 0, -size, size).astype(jnp.int4)

@@ -1,4 +1,4 @@
-"""RestForm: how a parameter lies on a device, where that is not how weight tables and layouts know it."""
+"""RestForm: the form at rest of a parameter, where it differs from the known form of weight tables and layouts."""
 
 from typing import Any, Protocol
 
@@ -7,10 +7,10 @@ import numpy as np
 
 
 class RestForm(Protocol):
-    """A parameter's other form.
+    """The form of a parameter on a device.
 
     Attributes:
-        shape, axes: as everybody else knows them.
+        shape, axes: those of the known form.
     """
 
     @property
@@ -21,22 +21,27 @@ class RestForm(Protocol):
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Dimensions of `shape` in the order in which memory has them."""
+        """Dimensions of `shape` in memory order."""
 
     def known_dtype(self, dtype: np.dtype) -> np.dtype:
-        """Of the numbers. Args: dtype: of the array at rest."""
+        """Return the dtype of the numbers.
+
+        Args:
+            dtype: dtype of the array at rest.
+        """
 
     def __hash__(self) -> int: ...
 
     def laid(self, values: jax.Array) -> jax.Array:
-        """An array of `shape` as it lies."""
+        """Convert an array of `shape` to the form at rest."""
 
     def laid_axes(self) -> tuple[str | None, ...]:
-        """Of what `laid` gives."""
+        """Return the logical axes at rest."""
 
     def laid_on_host(self, values: np.ndarray[Any, Any], own_shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """The part of one device, in memory in `order`, as it lies there. Copies nothing.
+        """Return one device's part at rest, without a copy.
 
         Args:
-            own_shape: of the result.
+            values: the part in the known form, in memory in `order`.
+            own_shape: shape of the result.
         """

@@ -1,4 +1,4 @@
-"""Scaled: a weight of 8-bit or 4-bit numbers and scales, one a channel or one a group of inputs. It is widened only
+"""Scaled: a weight of 8-bit or 4-bit numbers and scales, one a channel or one a group of inputs. It is dequantized only
 inside products."""
 
 import dataclasses
@@ -15,11 +15,10 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from palladio.model.base.sharding import GROUP_AXES, ShardingRules, num_shards, on_each_device
-from palladio.model.weights.byte_products import byte_product, multiplies_bytes
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
 from palladio.model.weights.flat_outputs import FlatOutputs
 from palladio.model.weights.kinds import WeightKind
-from palladio.model.weights.outputs_first import OutputsFirst
+from palladio.model.weights.outputs_first import OutputsFirst, multiplies_bytes
 from palladio.model.weights.quantize import LARGEST, quantized, quantized_rows
 from palladio.model.weights.weight import Dense, Weight
 from palladio.pallas_kernels.block_matmul import block_matmul
@@ -27,17 +26,17 @@ from palladio.pallas_kernels.block_matmul import refusal_of_kernels as refusal_o
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.grouped_matmul import Scales, grouped_matmul, refusal_of_kernels
 from palladio.pallas_kernels.grouped_matmul.scales import unpacked
-from palladio.pallas_kernels.narrow_matmul import NarrowProducts
+from palladio.pallas_kernels.narrow_matmul import NarrowProducts, byte_matmul
 
 _NOT_ON_CPU = "XLA has no such product for CPU"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScaleForm:
-    """What the scales of a weight count. Scales have the dimensions of `values`, but for that of the inputs.
+    """The form of a weight's scales. Scales have the dimensions of `values`, except that of the inputs.
 
     Attributes:
-        inputs: the dimension of `values` that is the inputs'.
+        inputs: the dimension of `values` that counts inputs.
         group: inputs that share a scale; None: all, and the scales have no such dimension.
         stored_group: the same on one device, and in a converted checkpoint.
     """
@@ -51,12 +50,12 @@ class Scaled(Weight):
     """(values - zeros) · scales; a scale is of one output, and of all inputs or of a group of them.
 
     Attributes:
-        kind: what it is made as.
+        kind: the kind that it is made as.
         group: inputs that share a scale here, where devices may have cut the kind's groups; None: all.
-        multiplies_bytes: products are those of byte_products, and the values lie outputs first.
+        multiplies_bytes: products are those of byte_matmul, and the values lie outputs first.
         multiplies_blocks: products are those of block_matmul, and the values lie outputs first.
         zeros: laid out as scales; None: the kind has none.
-        why_unrounded: why activations keep their bits, though 8 were asked for; None: they have what was asked for.
+        why_unrounded: why activations keep their bits although the flag asks for 8; None: the flag is followed.
     """
 
     def __init__(
@@ -69,7 +68,8 @@ class Scaled(Weight):
         *,
         why_unrounded: str | None = None,
     ) -> None:
-        """
+        """Make the parameters.
+
         Args:
             dense: a weight without values, of the same shape and axes.
             groups: inputs that share a scale here, and those on one device; None: all do.
@@ -106,23 +106,19 @@ class Scaled(Weight):
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """See Weight."""
         return ("values", "scales", *(("zeros",) if self.kind.has_zeros else ()))
 
     @property
     def params(self) -> tuple[Any, ...]:
-        """See Weight."""
         return (self.values, self.scales, *((self.zeros,) if self.kind.has_zeros else ()))
 
     @property
     def kind_name(self) -> str:
-        """See Weight."""
         return self.kind.name
 
     def matmul(
         self, x: jax.Array, *, out_dtype: DTypeLike | None = None, arrays: tuple[jax.Array, ...] | None = None
     ) -> jax.Array:
-        """See Weight."""
         parts = self.arrays() if arrays is None else arrays
         out_dtype = x.dtype if out_dtype is None else out_dtype
         if self.group is None:
@@ -138,11 +134,11 @@ class Scaled(Weight):
     def _product_of_channels(
         self, x: jax.Array, values: jax.Array, scales: jax.Array, zeros: jax.Array | None = None
     ) -> jax.Array:
-        """x [T, in] → f32[T, out…]. Zero points are a product of their own: to subtract them first would have XLA:GPU
-        make the widened weight."""
+        """Multiply: x [T, in] → f32[T, out…]. Zero points are a product of their own: if they were subtracted first,
+        XLA:GPU would materialize the dequantized weight."""
         if self.multiplies_bytes:
             products = NarrowProducts.of(self.kernels.target)
-            return byte_product(x, values, scales, zeros, self.kind.activation_bits, products)
+            return byte_matmul(x, values, scales, zeros, products, bits=self.kind.activation_bits)
         dimensions, ones = (((1,), (self.inputs,)), ((), ())), (1,) * (values.ndim - 1)
         of_rows, sums_dtype = None, jnp.float32
         if self.kind.activation_bits == 8:
@@ -158,7 +154,7 @@ class Scaled(Weight):
         return out * scales
 
     def _over_devices(self) -> Callable[..., jax.Array]:
-        """`_product_of_groups` of whole arrays: each device computes with its part."""
+        """Return `_product_of_groups` of whole arrays: each device computes with its part."""
         rules = ShardingRules()
         axes, *scale_axes = (param.get_metadata()["logical_axes"] for param in self.params)
         of_inputs = axes[1 if self.multiplies_blocks else 0]
@@ -177,8 +173,8 @@ class Scaled(Weight):
     def _product_of_groups(
         self, x: jax.Array, values: jax.Array, scales: jax.Array, zeros: jax.Array | None = None
     ) -> jax.Array:
-        """x [T, in], values [in, out] ([out, in] of blocks), scales [groups, out] → [T, out…]. Compilers would make the
-        widened weight before the product, kernels do not: it is that of one expert."""
+        """Multiply: x [T, in], values [in, out] ([out, in] of blocks), scales [groups, out] → [T, out…]. Compilers
+        would materialize the dequantized weight first, so this is a grouped product with one expert."""
         T = x.shape[0]
         backend, target = self.kernels.grouped_matmul, self.kernels.target
         if self.multiplies_blocks:
@@ -194,18 +190,23 @@ class Scaled(Weight):
         return out if self.flat is None else out.reshape(T, *self.flat.own_outputs)
 
     def _factors(self, scales: jax.Array, zeros: jax.Array | None, group: int | None = None) -> Scales:
-        """As kernels take them. Args: scales, zeros: [E, groups, out]. group: None: the weight's."""
+        """Return the scales in the form that kernels take.
+
+        Args:
+            scales, zeros: [E, groups, out].
+            group: inputs that share a scale; None: the weight's group.
+        """
         group = self.group if group is None else group
         assert group is not None
         wide = None if zeros is None else zeros.astype(jnp.float32)
         return Scales(scales, group, wide, is_float4=self.kind.is_float4)
 
     def widening(self, dtype: DTypeLike) -> tuple[int, str, str] | None:
-        """What a product makes of one device's part, because it has to: bytes of the widened copy, its dtype, and why;
-        None: the product takes the numbers as they are. Of a weight with values.
+        """Describe the dequantized copy that a product makes of one device's part: its bytes, its dtype, and the
+        reason. None: the product takes the numbers as they are. The weight must have values.
 
         Args:
-            dtype: of activations.
+            dtype: dtype of activations.
         """
         values, name = self.values[...], jnp.dtype(dtype).name
         shape = values.sharding.shard_shape(values.shape)
@@ -238,7 +239,8 @@ class Scaled(Weight):
         return None if why is None else (num_bytes, name, why)
 
     def take(self, ids: jax.Array, dtype: DTypeLike) -> jax.Array:
-        """See Weight. Of one row XLA:TPU would make a slice, and for it copy the whole table into another layout."""
+        """Take rows of a table, as Weight.take. For one row XLA:TPU would make a slice, and copy the whole table into
+        another layout for it."""
         rows = jnp.pad(ids, (0, 1)) if ids.shape[0] == 1 else ids
         values, *factors = (jnp.take(array, rows, axis=0, mode="clip")[: ids.shape[0]] for array in self.arrays())
         if self.group is None:
@@ -248,7 +250,6 @@ class Scaled(Weight):
     def grouped_matmul(
         self, rows: jax.Array, sizes: jax.Array, kernels: Kernels, arrays: tuple[jax.Array, ...]
     ) -> jax.Array:
-        """See Weight."""
         values, scales, *rest = arrays
         zeros = rest[0] if rest else None
         if self.group is None:
@@ -260,7 +261,11 @@ class Scaled(Weight):
     def _widened(
         self, dtype: DTypeLike, values: jax.Array, scales: jax.Array, zeros: jax.Array | None = None
     ) -> jax.Array:
-        """The numbers: the compiler makes it part of a product. Args: scales, zeros: a group or all inputs each."""
+        """Dequantize; the compiler fuses it into a product.
+
+        Args:
+            scales, zeros: one for each group, or for all inputs.
+        """
 
         def of_inputs(array: jax.Array) -> jax.Array:
             if self.group is None:
@@ -274,7 +279,8 @@ class Scaled(Weight):
         return (wide * of_inputs(scales)).astype(dtype)
 
     def read(self, matrix: FileMatrix) -> tuple[HostArray, ...]:
-        """See Weight. Scales and zeros come as [out, groups] or [out], behind [E] where values have it."""
+        """Make the values of each parameter, as Weight.read. Scales and zeros are [out, groups] or [out], after [E] if
+        values have it."""
         if matrix.scales is None:
             values, scales = quantized_rows(matrix.values, self.kind, self.stored_group)
             return values, scales if self.group is None else self._own_groups(scales, self.stored_group, values)
@@ -286,13 +292,13 @@ class Scaled(Weight):
         return matrix.values, *(self._own_groups(part, matrix.block[1], matrix.values) for part in wide)
 
     def _own_groups(self, array: HostArray, width: int | None, values: HostArray) -> HostArray:
-        """Of groups of so many inputs, one for each of the groups here."""
+        """Turn scales of groups of `width` inputs into one scale for each of this weight's groups."""
         assert self.group is not None
         assert width is not None
         return np.repeat(array, width // self.group, axis=-1)[..., : -(-values.shape[-1] // self.group)]
 
     def made_of(self, numbers: jax.Array) -> tuple[jax.Array, ...]:
-        """See Weight. With the groups of one device."""
+        """Return the parameters of a weight with these numbers, with the groups of one device."""
         group = numbers.shape[self.inputs] if self.stored_group is None else self.stored_group
         values, *factors = quantized(numbers, self.kind, group, self.inputs)
         if self.stored_group is None:
@@ -301,7 +307,7 @@ class Scaled(Weight):
 
 
 def rounded_rows(x: jax.Array, kind: WeightKind) -> tuple[jax.Array, jax.Array]:
-    """Activations [T, in] in the bits of a weight's numbers, and a factor f32[T] for each row."""
+    """Quantize activations [T, in] like the weight's numbers, with a factor f32[T] for each row."""
     wide, largest = x.astype(jnp.float32), LARGEST[kind.storage]
     factors = jnp.max(jnp.abs(wide), axis=1) / largest
     wide /= jnp.where(factors == 0, 1.0, factors)[:, None]
@@ -316,7 +322,11 @@ def _param(
     dtype: str,
     **metadata: object,
 ) -> nnx.Param:
-    """Without values. Args: shape, axes: as everybody else knows them."""
+    """Make a parameter without values.
+
+    Args:
+        shape, axes: those of the known form.
+    """
     if form is not None:
         shape, axes = form.laid_shape, form.laid_axes()
     value = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))

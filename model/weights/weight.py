@@ -14,10 +14,10 @@ from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 
 
 class Weight(Module):
-    """What Linear, token tables, the head and experts hold.
+    """The weight of a Linear, a token table, a head or experts.
 
     Its parameters are those that a checkpoint fills: each has its own shape, dtype and logical axes. Methods never look
-    at values, so a model can be taken apart and put together with anything in their place.
+    at values, so a model can be taken apart and rebuilt with anything in their place.
 
     Attributes:
         values: [in, out…] of a projection, [V, D] of a table, [E, in, out] of experts.
@@ -39,7 +39,7 @@ class Weight(Module):
 
     @property
     def kind_name(self) -> str:
-        """As the log names it: the bits of the weight and of what it is multiplied with."""
+        """Name in the log: the bits of the weight and of the activations."""
         return str(jnp.dtype(self.values.dtype).name)
 
     def arrays(self) -> tuple[jax.Array, ...]:
@@ -49,35 +49,40 @@ class Weight(Module):
     def matmul(
         self, x: jax.Array, *, out_dtype: DTypeLike | None = None, arrays: tuple[jax.Array, ...] | None = None
     ) -> jax.Array:
-        """x [T, in] → [T, out…], sums in float32.
+        """Multiply: x [T, in] → [T, out…], sums in float32.
 
         Args:
-            out_dtype: None: that of x.
-            arrays: what one device has of the parameters; None: all.
+            out_dtype: dtype of the result; None: that of x.
+            arrays: one device's part of the parameters; None: all.
         """
         raise NotImplementedError
 
     def take(self, ids: jax.Array, dtype: DTypeLike) -> jax.Array:
-        """i32[T] → [T, D], rows of a table. Args: dtype: of the result."""
+        """Take rows of a table: i32[T] → [T, D].
+
+        Args:
+            dtype: dtype of the result.
+        """
         raise NotImplementedError
 
     def grouped_matmul(
         self, rows: jax.Array, sizes: jax.Array, kernels: Kernels, arrays: tuple[jax.Array, ...]
     ) -> jax.Array:
-        """rows [M, in] → [M, out]: the first sizes[0] rows with the first expert's matrix, and so on.
+        """Multiply groups of rows: rows [M, in] → [M, out], the first sizes[0] rows with the first expert's matrix, and
+        so on.
 
         Args:
-            arrays: as of `matmul`.
+            arrays: as in `matmul`.
         """
         raise NotImplementedError
 
     def read(self, matrix: FileMatrix) -> tuple[HostArray, ...]:
-        """What a checkpoint's matrix means for each parameter, laid out as in the file: inputs last, where there are
-        any; the loader puts each in its place."""
+        """Make the values of each parameter from a checkpoint's matrix, laid out as in the file: inputs last, if there
+        are any; the loader puts each in its place."""
         raise NotImplementedError
 
     def made_of(self, numbers: jax.Array) -> tuple[jax.Array, ...]:
-        """The parameters of a weight with these numbers, laid out as `values`."""
+        """Return the parameters of a weight with these numbers, laid out as `values`."""
         raise NotImplementedError
 
 
@@ -85,9 +90,10 @@ class Dense(Weight):
     """The numbers themselves."""
 
     def __init__(self, context: Context, shape: tuple[int, ...], axes: tuple[str | None, ...], inputs: int) -> None:
-        """
+        """Make the parameter.
+
         Args:
-            shape, axes: of `values`.
+            shape, axes: those of `values`.
         """
         init = Initializer("uniform", fan_in=inputs)
         self.values = context.param(shape, axes, init)
@@ -96,31 +102,26 @@ class Dense(Weight):
     def matmul(
         self, x: jax.Array, *, out_dtype: DTypeLike | None = None, arrays: tuple[jax.Array, ...] | None = None
     ) -> jax.Array:
-        """See Weight."""
         (values,) = self.arrays() if arrays is None else arrays
         dimensions = (((1,), (self.inputs,)), ((), ()))
         out: jax.Array = lax.dot_general(x, _as(values, x.dtype), dimensions, preferred_element_type=out_dtype)
         return out
 
     def take(self, ids: jax.Array, dtype: DTypeLike) -> jax.Array:
-        """See Weight."""
         return _as(jnp.take(self.values[...], ids, axis=0, mode="clip"), dtype)
 
     def grouped_matmul(
         self, rows: jax.Array, sizes: jax.Array, kernels: Kernels, arrays: tuple[jax.Array, ...]
     ) -> jax.Array:
-        """See Weight."""
         (values,) = arrays
         return grouped_matmul(
             rows, _as(values, rows.dtype), sizes, backend=kernels.grouped_matmul, target=kernels.target
         )
 
     def read(self, matrix: FileMatrix) -> tuple[HostArray, ...]:
-        """See Weight."""
         return (matrix.dense(self.values.dtype),)
 
     def made_of(self, numbers: jax.Array) -> tuple[jax.Array, ...]:
-        """See Weight."""
         return (numbers.astype(self.values.dtype),)
 
 

@@ -23,7 +23,11 @@ _MOST_HELP = 60  # characters of a flag's help
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Flag:
-    """Attributes: values: that it takes, where these are few; empty: any."""
+    """A flag, as completions describe it.
+
+    Attributes:
+        values: the values that it takes, if there are few; empty: any.
+    """
 
     name: str
     help: str
@@ -83,7 +87,7 @@ def _serve_flags() -> Iterator[_Flag]:
 
 
 def _values(kind: Any) -> tuple[str, ...]:
-    """Of a Literal, or of a union that has one."""
+    """Return the values of a Literal, or of a union that has one."""
     if typing.get_origin(kind) is typing.Literal:
         return tuple(map(str, typing.get_args(kind)))
     return tuple(value for part in typing.get_args(kind) for value in _values(part))

@@ -5,9 +5,9 @@ from typing import Final, NamedTuple
 
 class Command(NamedTuple):
     """Attributes:
-    module, function: what runs it, imported when it is needed: signals are to be handled before that.
+    module, function: what runs it, imported when it is needed: signal handlers are set before that.
     summary: a line of the help. usage: what follows the command's name.
-    takes_serve_flags: beside its own.
+    takes_serve_flags: it takes the flags of `serve` in addition to its own.
     """
 
     group: str

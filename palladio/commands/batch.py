@@ -86,10 +86,10 @@ class _Work:
 
     @classmethod
     def of(cls, paths: argparse.Namespace) -> "_Work":
-        def beside(suffix: str) -> Path:
+        def default(suffix: str) -> Path:
             return Path(f"{paths.output}{suffix}")
 
-        return cls(paths.file, paths.output, paths.errors or beside(".errors"), paths.state or beside(".state"))
+        return cls(paths.file, paths.output, paths.errors or default(".errors"), paths.state or default(".state"))
 
     def check(self, *, overwrite: bool) -> None:
         """

@@ -65,14 +65,14 @@ def migrate_storage(argv: Sequence[str], environment: Mapping[str, str]) -> int:
                 asyncio.run(_copy_contents(storage.blobs, bucket, identity))
         else:
             with migrating(folder, SharedDatabase(url, num_connections=1)) as migration:
-                identity = asyncio.run(copy_records(migration.source, migration.target, _tell))
+                identity = asyncio.run(copy_records(migration.source, migration.target, _report))
                 asyncio.run(_copy_contents(FolderBlobs(folder / "files", begun=0.0), bucket, identity))
                 migration.claim(identity)
     except PalladioError as error:
         return report_error(error)
     except (sqlite3.Error, OSError, HttpError) as error:
-        told = error.body.message if isinstance(error, HttpError) else error
-        print(f"error: {told}; the same command goes on", file=sys.stderr)
+        what = error.body.message if isinstance(error, HttpError) else error
+        print(f"error: {what}; the same command goes on", file=sys.stderr)
         return 1
     flags = {"--file-storage-path": folder, "--database-url": url, "--blob-store": args.blob_store}
     print("Start the servers with", *(f"{flag} {value}" for flag, value in flags.items() if value is not None))
@@ -86,7 +86,11 @@ def _open(config: HttpConfig, folder: Path) -> BlobStore:
 
 
 async def _copy_contents(source: BlobStore, bucket: BlobStore | None, identity: str) -> None:
-    """Args: identity: of the database that the bucket is to belong to."""
+    """Copy the contents of files to the bucket.
+
+    Args:
+        identity: identity of the database that the bucket will belong to.
+    """
     if bucket is not None:
         await bucket.check(identity)
         copied = await copy_blobs(source, bucket)
@@ -94,5 +98,5 @@ async def _copy_contents(source: BlobStore, bucket: BlobStore | None, identity: 
               f"({copied.num_bytes} bytes), {copied.num_there} there already")  # fmt: skip
 
 
-def _tell(table: str, num_rows: int, num_new: int) -> None:
+def _report(table: str, num_rows: int, num_new: int) -> None:
     print(f"{table + ':':<16}{num_rows:>9} rows, {num_new} copied, {num_rows - num_new} there already", flush=True)

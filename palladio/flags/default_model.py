@@ -9,7 +9,7 @@ from palladio.runtime.text.hub.embedded_model import default_model_path as defau
 from palladio.runtime.text.hub.embedded_model import names_default_model as names_default_model
 
 PUBLISHED_MODEL_NAME: Final = "smollm2"
-"""Of the catalogue; the chat page, which cannot ask for it, says the same."""
+"""A name of the catalogue. The chat page has a copy of it, because it cannot ask."""
 
 
 def published_model() -> CatalogueModel:
@@ -18,7 +18,11 @@ def published_model() -> CatalogueModel:
 
 
 def larger_model_hint(command: str) -> str:
-    """Says that it is tiny, and which command has a published model. Args: command: of `palladio`."""
+    """Say that the embedded model is tiny, and which command takes a published one.
+
+    Args:
+        command: a command of `palladio`.
+    """
     model = published_model()
     return (
         f"It is tiny and makes mistakes. For a published model: palladio {command} {model.name} ({model.title}, "

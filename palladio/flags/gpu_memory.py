@@ -1,4 +1,4 @@
-"""What an engine's process is told about GPU memory. Imports nothing that takes time."""
+"""Settings of GPU memory for the engine's process. Imports nothing that takes time."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,5 +11,5 @@ _USERS_GPU_MEMORY: Final = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FR
 
 
 def gpu_memory(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """What the engine process is told about GPU memory, unless the user has told it."""
+    """Return the variables for the engine's process; none if the user has set any."""
     return {} if any(environment.get(name) for name in _USERS_GPU_MEMORY) else GPU_MEMORY

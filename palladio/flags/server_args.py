@@ -140,7 +140,7 @@ class _FlagTable:
         return f"{option.typed} {option.values[0]} has no effect here: {flag.reason}"
 
     def check_value(self, name: str, option: _Option) -> None:
-        """Of a flag of ours that takes one of several names.
+        """Check a flag that takes one of several names.
 
         Raises:
             ConfigError: it is none of them.

@@ -18,10 +18,10 @@ def percentile(values: Sequence[float], percent: int) -> float | None:
 
 def summarize(answers: Sequence[Answer], seconds: float) -> dict[str, Any]:
     """Times in seconds: ttft, time to the first text; itl, between two pieces of text; tpot, the mean of that in each
-    answer, by tokens; e2e, the whole request. Of answers that failed only their number is told.
+    answer, by tokens; e2e, the whole request. Failed answers are only counted.
 
     Args:
-        seconds: that all of them took together.
+        seconds: the time that all of them took together.
     """
     good = [answer for answer in answers if answer.error is None]
     values = {

@@ -85,7 +85,7 @@ _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class HttpClient:
-    """Of one server; keeps connections open for further requests.
+    """A client of one server; keeps connections open for further requests.
 
     Args:
         base_url: such as http://127.0.0.1:30000/v1; without a path, /v1 is meant.
@@ -130,7 +130,7 @@ class HttpClient:
 
     @contextlib.asynccontextmanager
     async def stream(self, method: str, path: str, body: object = None) -> AsyncIterator[Response]:
-        """An answer. Leaving it early closes the connection, by which the server knows that nobody listens.
+        """Send a request and stream its answer. Leaving it early closes the connection, so the server stops.
 
         Args:
             path: below the base URL's; one that begins with / is from the server's root.

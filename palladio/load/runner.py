@@ -18,8 +18,8 @@ class Pace:
     """How fast requests come; exactly one is given.
 
     Attributes:
-        concurrency: so many are always under way.
-        rate: so many a second, at random moments (a Poisson process), however many are under way.
+        concurrency: how many requests run at any time.
+        rate: requests a second, at random times (a Poisson process), however many run.
     """
 
     concurrency: int | None = None

@@ -40,7 +40,7 @@ class Slo:
 
     @property
     def key(self) -> str:
-        """Of the figures."""
+        """The key in the figures."""
         return f"{self.time}_p{self.percent}"
 
     @property
@@ -59,10 +59,11 @@ def broken(slos: Sequence[Slo], figures: dict[str, Any]) -> list[str]:
 
 
 async def sweep(measure: Measure, start: Pace, slos: Sequence[Slo], refinements: int) -> None:
-    """Doubles the load until something breaks, then halves the distance to what held, so many times.
+    """Double the load until an SLO breaks, then bisect between the loads that held and broke.
 
     Args:
         measure: keeps what it measures.
+        refinements: steps of the bisection.
     """
     held, pace = 0.0, start.value
     for _ in range(_MOST_LEVELS):

@@ -70,7 +70,7 @@ class Mix:
     dataset: Path | None = None
 
     def lengths(self, count: int, rng: random.Random) -> Iterator[tuple[int, int]]:
-        """Of prompts (without what is shared) and of outputs, in tokens."""
+        """Yield lengths of prompts (without shared beginnings) and of outputs, in tokens."""
         for _ in range(count):
             match self.kind:
                 case "sharegpt":
@@ -129,7 +129,7 @@ async def make_prompts(target: Target, client: HttpClient, workload: Workload, s
 
 
 def _from_dataset(path: Path, count: int, rng: random.Random) -> list[Ask]:
-    """The first two turns of conversations; what was answered says how long an answer is to be."""
+    """Take the first two turns of conversations; the second gives the length of the answer."""
     try:
         conversations = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -49,8 +49,8 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], words: b
 
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
-    """SIGINT and SIGTERM are handled at the end of this: if a handler raised in the constructor of Popen, nobody would
-    know the child that has just been started, and it would go on."""
+    """Delay SIGINT and SIGTERM: a handler that raises in the constructor of Popen would leave a child that no code can
+    end."""
     came: list[int] = []
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handlers = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}  # nohup

@@ -1,5 +1,5 @@
-"""SIGINT and SIGTERM before a command has handlers of its own: while modules are imported, nothing needs an orderly
-end, and nobody wants a traceback. Imports nothing that takes time: a process calls this first."""
+"""SIGINT and SIGTERM before a command has handlers of its own: while modules are imported, the process ends at
+once, without a traceback. Imports nothing that takes time: a process calls this first."""
 
 import functools
 import os
@@ -31,7 +31,7 @@ def raise_on_interrupt() -> None:
 
 
 def raise_on_terminate() -> None:
-    """From now on SIGTERM raises SystemExit, so that whoever waits for a child ends it."""
+    """From now on SIGTERM raises SystemExit, so that code that waits for a child ends it."""
     _handle(signal.SIGTERM, _terminate)
 
 

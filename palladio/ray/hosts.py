@@ -83,7 +83,7 @@ class OtherHosts:
 
 
 def _slice_name() -> str | None:
-    """Of this node; None: it is in none, or in one of a single host."""
+    """Return the name of this node's TPU slice; None: it is in none, or in a slice of one host."""
     mine = ray.get_runtime_context().get_node_id()
     labels = next(node["Labels"] for node in ray.nodes() if node["NodeID"] == mine)
     name: str | None = labels.get(SLICE_LABEL)

@@ -32,7 +32,11 @@ class LoadPolicy:
         self._target = target
 
     def __call__(self, context: Any) -> tuple[float, dict[str, Any]]:
-        """Args: context: Serve's AutoscalingContext. Returns: replicas, and the state, which is none."""
+        """Return the number of replicas, and Serve's state, which is empty.
+
+        Args:
+            context: Serve's AutoscalingContext.
+        """
         loads = list(((context.aggregated_metrics or {}).get(LOAD) or {}).values())
         if not loads:  # no replica has said anything yet
             return float(context.target_num_replicas), {}

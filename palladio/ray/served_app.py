@@ -74,7 +74,7 @@ class MortalEngine(ServableEngine, Protocol):
     """An engine that says when it is dead."""
 
     async def wait_dead(self) -> None:
-        """Returns when it is dead for good, before requests are told of it."""
+        """Returns when it is dead for good, before its requests fail."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What Serve is told of the deployment: replicas, scaling, health checks, and what each replica reserves."""
+"""Settings of the deployment for Serve: replicas, scaling, health checks, and what each replica reserves."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from palladio.ray.arguments import ReplicaOptions, ServeArguments
 
 _POLICY = "palladio.ray.scaling:LoadPolicy"
 _REPORT_INTERVAL = 10.0  # Serve's default of seconds between two figures of a replica
-_STOP_MARGIN = 15.0  # seconds beside --drain-timeout: for the engine's end
+_STOP_MARGIN = 15.0  # seconds after --drain-timeout, for the engine's end
 
 
 def deployment_settings(arguments: ServeArguments) -> dict[str, Any]:

@@ -68,11 +68,11 @@ class TpuSlice:
         return float(min(self.num_chips, self.chips_per_host))
 
     def first_bundle(self, num_cpus: float) -> Bundle:
-        """Of the replica, on host 0. Of a slice of several hosts it takes the head, which a slice has one of: nobody
-        else gets the other hosts meanwhile."""
+        """Return the bundle of the replica, on host 0. In a slice of several hosts it takes the only head, so no other
+        replica gets the other hosts meanwhile."""
         head: Bundle = {f"TPU-{self.pod_type}-head": 1.0} if self.num_hosts > 1 else {}
         return {"CPU": num_cpus, "TPU": self._chips, **head}
 
     def other_bundles(self) -> list[Bundle]:
-        """Of the other hosts, one each. They are reserved once it is known which slice the first one is in."""
+        """Return a bundle for each other host, to reserve once the slice of the first one is known."""
         return [{"CPU": 1.0, "TPU": self._chips} for _ in range(self.num_hosts - 1)]

@@ -45,7 +45,7 @@ def launch(
         argv: flags; without --model-path, the embedded model is served.
         environment: PALLADIO_CACHE_DIR and XDG_CACHE_HOME say where compiled files are kept, PALLADIO_DATA_DIR
             and XDG_DATA_HOME where uploaded files and batches are; XLA_CLIENT_MEM_FRACTION how much of a GPU XLA takes;
-            `find_hosts` says which variables tell of other hosts.
+            `find_hosts` says which variables name other hosts.
         early: an engine's process that has been started; it has ended when this returns.
 
     Returns:
@@ -124,7 +124,7 @@ def report_error(error: PalladioError) -> int:
 
 def run_worker(work: Callable[[], None]) -> int:
     """A worker process's whole work; returns its exit code: 0, 2 for a flag to change, 1 for any other failure that has
-    a message, 130 after Ctrl-C, 141 if nobody reads its output any more."""
+    a message, 130 after Ctrl-C, 141 if its output is closed."""
     raise_on_interrupt()
     try:
         work()
@@ -144,7 +144,7 @@ def _default_model_flags() -> list[str]:
 
 
 def _settle(args: ServerArgs, environment: Mapping[str, str]) -> ServerArgs:
-    """Fixes what is left to chance or to the environment, so that the boot line tells all of it."""
+    """Fixes what is left to chance or to the environment, so that the boot line shows all of it."""
     execution = args.execution
     if execution.random_seed is None:
         execution = dataclasses.replace(execution, random_seed=secrets.randbelow(2**30))

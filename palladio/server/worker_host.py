@@ -23,7 +23,7 @@ class WorkerHostRequest:
 
 
 def become_worker_host(request: WorkerHostRequest, environment: Mapping[str, str]) -> NoReturn:
-    """Replaces this process: whoever started it has its pid, and means the engine."""
+    """Replace this process: the process that started it has its pid, and means the engine."""
     reading, writing = os.pipe()
     os.write(writing, msgspec.json.encode(request))  # a few KiB, which a pipe holds
     os.close(writing)

@@ -12,7 +12,11 @@ PieceKind = Literal["thinking", "text", "tool", "finish", "usage"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """Attributes: text: of finish, the reason; of usage, the number of tokens of the answer."""
+    """A piece of an answer.
+
+    Attributes:
+        text: for finish, the reason; for usage, the number of tokens of the answer.
+    """
 
     kind: PieceKind
     text: str

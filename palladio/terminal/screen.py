@@ -32,7 +32,7 @@ class Screen:
         return cls(sys.stdout, sys.stderr, styled=sys.stdout.isatty() and not no_color)
 
     def answer(self, text: str, *, dim: bool = False) -> None:
-        """A piece of an answer; dim ones only where they can be told from the others."""
+        """Print a piece of an answer; leave out dim pieces on a screen without styles."""
         if dim and not self._styled:
             return
         if dim != self._is_dim:
@@ -55,6 +55,6 @@ class Screen:
         self._out.flush()
 
     def note(self, text: str) -> None:
-        """Of the program, not of the model."""
+        """Print a note of the program, not of the model."""
         self._notes.write(f"{text}\n")
         self._notes.flush()

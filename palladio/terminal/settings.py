@@ -56,7 +56,7 @@ class _Setting:
 SETTINGS: Final[Mapping[str, _Setting]] = {
     "temperature": _Setting(_number(0, 100), "0: always the likeliest token"),
     "top_p": _Setting(_number(0, 1), "keep the likeliest tokens that have so much probability together"),
-    "top_k": _Setting(_whole(-1), "keep so many of the likeliest tokens"),
+    "top_k": _Setting(_whole(-1), "keep this many of the likeliest tokens"),
     "min_p": _Setting(_number(0, 1), "keep tokens with at least that share of the likeliest one's probability"),
     "max_tokens": _Setting(_whole(1), "the most tokens of an answer"),
     "seed": _Setting(_whole(-(2**63)), "the same seed gives the same answer"),
@@ -73,12 +73,23 @@ _OURS: Final = "verbose"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """Attributes: values: of those that are set; of all others the server decides."""
+    """Settings of a chat.
+
+    Attributes:
+        values: by name, of the settings that are set; the server decides the others.
+    """
 
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def set(self, name: str, text: str) -> Self:
-        """Args: text: empty: the server decides again. Raises SettingError."""
+        """Return the settings with one changed.
+
+        Args:
+            text: the value; empty: the server decides again.
+
+        Raises:
+            SettingError: there is no such setting, or its value is wrong.
+        """
         name = name.replace("-", "_")
         if name not in SETTINGS:
             close = difflib.get_close_matches(name, SETTINGS, n=1)
@@ -103,7 +114,7 @@ class Settings:
         return bool(self.values.get(_OURS))
 
     def fields(self) -> dict[str, Any]:
-        """Of a request's body."""
+        """Return the fields of a request's body."""
         found = {name: value for name, value in self.values.items() if name not in (_OF_THE_TEMPLATE, _OURS)}
         if _OF_THE_TEMPLATE in self.values:
             found["chat_template_kwargs"] = {"enable_thinking": self.values[_OF_THE_TEMPLATE]}

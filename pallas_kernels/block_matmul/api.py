@@ -1,4 +1,4 @@
-"""The public face of block matmul; picks a backend."""
+"""The public interface of block matmul; picks a backend."""
 
 import functools
 
@@ -30,17 +30,17 @@ def block_matmul(
     backend: str = "auto",
     target: Target = Target(),
 ) -> jax.Array:
-    """Rounds rows to float8, and multiplies them with a matrix: products of float8, of which each group's sum is
-    multiplied with both factors. Sums are in float32.
+    """Round rows to float8, and multiply them with a float8 matrix; each group's sum is multiplied with both factors.
+    Sums are in float32.
 
     Args:
         rows: [M, D], in any dtype.
-        matrix: f8[F, D], inputs last: tensor cores multiply float8 only so.
+        matrix: f8[F, D], inputs last: tensor cores multiply float8 only this way.
         scales: f32[ceil(D / group), F].
         group: inputs that share a factor, on either side.
-        out_dtype: of the result.
+        out_dtype: dtype of the result.
         backend: "auto", or the name of one.
-        target: what kernels are compiled for; "auto" picks by it.
+        target: the device that kernels are compiled for; "auto" picks by it.
 
     Returns:
         [M, F].
@@ -64,7 +64,7 @@ def block_matmul(
 
 
 def refusal_of_kernels(group: int, target: Target) -> str | None:
-    """Why both sides are widened before a product; None: they are not."""
+    """Return why both sides are widened before a product; None: they are not."""
     if target.platform != "gpu":
         return f"there is no kernel for {target.platform.upper()}"
     return gpu_triton.refusal_of_group(group)

@@ -1,8 +1,8 @@
 """The backend for Hopper GPUs and many rows: products of float8 and float8 on the tensor cores (wgmma).
 
-A block of threads computes one tile. One warpgroup fetches what the next products need into a ring of buffers; two
-others, each with 64 of the rows, multiply: a group of inputs at a time, whose sums they multiply with both factors and
-add up in float32, while the other's products run.
+A block of threads computes one tile. One warpgroup fetches the inputs of the next products into a ring of buffers; two
+others, each with 64 of the rows, multiply: group of inputs by group. Each multiplies the group's sums with both factors
+and adds them up in float32, while the other's products run.
 """
 
 import functools
@@ -35,10 +35,10 @@ def matmul(
     out_dtype: jnp.dtype,
     target: Target,
 ) -> jax.Array:
-    """See block_matmul; rows f8[M, D], row_scales f32[groups, M].
+    """Multiply as block_matmul; rows f8[M, D], row_scales f32[groups, M].
 
     Raises:
-        NotImplementedError: the target is no Hopper GPU, or sizes or dtype are not those that the kernel is made for.
+        NotImplementedError: the target is no Hopper GPU, or the kernel does not support the sizes or the dtype.
     """
     (M, D), F = rows.shape, matrix.shape[0]
     if (reason := mosaic.refusal(target)) is not None:
@@ -69,7 +69,7 @@ def matmul(
 
 
 def _buffers(columns: int) -> dict[str, Any]:
-    """Arguments of _multiply_tile."""
+    """Return the buffer arguments of _multiply_tile."""
 
     def swizzled(size: int) -> Any:
         return plgpu.SMEM((STAGES, size, GROUP), jnp.float8_e4m3fn, transforms=SWIZZLED)
@@ -101,8 +101,8 @@ def _multiply_tile(
     free: Any,
     columns: int,
 ) -> None:
-    """Block (j, i): columns j of tile i. rows_ref [M, D], row_scales_ref [G, M], matrix_ref [F, D], scales_ref [G, F],
-    out_ref [M, F]."""
+    """Compute block (j, i): columns j of tile i. rows_ref [M, D], row_scales_ref [G, M], matrix_ref [F, D], scales_ref
+    [G, F], out_ref [M, F]."""
     M, stages, num_steps = rows_ref.shape[0], jnp.int32(STAGES), jnp.int32(rows_ref.shape[1] // GROUP)
     warpgroup, first = lax.axis_index("warpgroup"), lax.axis_index("tile") * ROWS
     own_rows, own_columns = pl.ds(first, ROWS), pl.ds(lax.axis_index("column") * columns, columns)

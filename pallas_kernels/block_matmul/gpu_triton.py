@@ -1,7 +1,7 @@
-"""The backend for GPUs, by way of Triton: products of float16, which has all numbers of float8.
+"""The backend for GPUs, by way of Triton: products of float16, which represents all numbers of float8.
 
-Pallas leaves Triton's limit on inexact sums (max_num_imprecise_acc) at its default, with which Triton makes float16 of
-float8 itself, and takes the slower of Hopper's two kinds of tensor core instruction (mma.sync). Converted before,
+Pallas leaves Triton's limit on inexact sums (max_num_imprecise_acc) at its default. With it Triton converts float8 to
+float16 itself, and uses the slower of Hopper's two kinds of tensor core instruction (mma.sync). If we convert first,
 products of 64 rows and more are asynchronous (wgmma).
 """
 
@@ -31,7 +31,7 @@ def matmul(
     out_dtype: jnp.dtype,
     target: Target,
 ) -> jax.Array:
-    """See block_matmul; rows f8[M, D], row_scales f32[groups, M].
+    """Multiply as block_matmul; rows f8[M, D], row_scales f32[groups, M].
 
     Raises:
         NotImplementedError: the target is no GPU of compute capability 8.0 or more, or groups are too small.
@@ -55,12 +55,12 @@ def matmul(
 
 
 def refusal_of_group(group: int) -> str | None:
-    """Why it takes no groups of this size; None: it does."""
+    """Return why the backend cannot use groups of this size; None: it can."""
     return f"groups of {group} are no multiple of {MIN_INNER}" if group % MIN_INNER else None
 
 
 def tiles_of(M: int, D: int, F: int, group: int) -> MatmulTiles:
-    """Sizes of tiles: by the shapes alone."""
+    """Choose the sizes of tiles by the shapes alone."""
     if M <= 16:
         tiles = MatmulTiles(rows=16, columns=128, inner=math.gcd(128, group), num_warps=4, num_stages=4)
     elif M <= 64:
@@ -80,8 +80,8 @@ def _multiply_tile(
     tiles: MatmulTiles,
     group: int,
 ) -> None:
-    """Program (i, j, k): columns j of rows i, part k of D. rows_ref [M, D], row_scales_ref [G, M], matrix_ref [F, D],
-    scales_ref [G, F], out_ref [parts, M, F]."""
+    """Run program (i, j, k): columns j of rows i, part k of D. rows_ref [M, D], row_scales_ref [G, M], matrix_ref [F,
+    D], scales_ref [G, F], out_ref [parts, M, F]."""
     (M, D), F, part = rows_ref.shape, matrix_ref.shape[0], pl.program_id(2)
     row = pl.program_id(0) * tiles.rows + lax.iota(jnp.int32, tiles.rows)
     column = pl.program_id(1) * tiles.columns + lax.iota(jnp.int32, tiles.columns)

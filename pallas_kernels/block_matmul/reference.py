@@ -1,4 +1,4 @@
-"""The plain definition, in float32: both sides are widened. The oracle of the kernels, and what CPUs compute."""
+"""The plain definition, in float32: both sides are widened. The oracle of the kernels, and the backend of CPUs."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ def matmul(
     out_dtype: jnp.dtype,
     target: Target,
 ) -> jax.Array:
-    """See block_matmul."""
+    """Multiply as block_matmul; rows f8[M, D], row_scales f32[groups, M]."""
     del target
     sides = (_widened(rows, row_scales, group), _widened(matrix, scales, group))
     out = lax.dot_general(*sides, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
@@ -24,6 +24,6 @@ def matmul(
 
 
 def _widened(numbers: jax.Array, scales: jax.Array, group: int) -> jax.Array:
-    """numbers f8[N, D], scales f32[groups, N] → f32[N, D]."""
+    """Widen numbers f8[N, D] with scales f32[groups, N] → f32[N, D]."""
     factors = jnp.repeat(scales.T, group, axis=1)[:, : numbers.shape[1]]
     return numbers.astype(jnp.float32) * factors

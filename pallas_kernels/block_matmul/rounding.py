@@ -8,8 +8,8 @@ LARGEST = 448.0  # of float8 e4m3
 
 
 def rounded_groups(x: jax.Array, group: int) -> tuple[jax.Array, jax.Array]:
-    """x [M, D] → numbers f8[M, D], and factors f32[ceil(D / group), M]: each group's largest absolute value becomes
-    the largest of float8. The factors of one group lie together, as kernels read them."""
+    """Round x [M, D] to numbers f8[M, D] with factors f32[ceil(D / group), M]: each group's largest absolute value
+    becomes the largest of float8. The factors of one group are contiguous, as kernels read them."""
     M, D = x.shape
     groups = jnp.pad(x.astype(jnp.float32), ((0, 0), (0, -D % group))).reshape(M, -1, group)
     factors = jnp.max(jnp.abs(groups), axis=2) * np.float32(1 / LARGEST)  # what XLA makes of a division by it

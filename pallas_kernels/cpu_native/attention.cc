@@ -35,7 +35,7 @@ inline Units UnitsOf(const Attention& a, int64_t size) {
       units.begin.push_back(units.spans.size());
     }
     for (int64_t row = (rows - 1) / size * size; row >= 0 && tokens > 1; row -= size)
-      for (int64_t k = 0; k < a.K; ++k)  // those with most keys first: threads end at about the same time
+      for (int64_t k = 0; k < a.K; ++k)  // spans with most keys first: threads end at about the same time
         units.rows.push_back({b, k, row, std::min(size, rows - row)});
   }
   return units;

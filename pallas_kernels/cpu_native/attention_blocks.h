@@ -1,23 +1,23 @@
 // Attention of several query tokens of a request over its pages, with online softmax.
 //
-// A block is of one kv head: its rows, each one of the G query heads of one token, lie side by side in the lanes of V
-// vectors, as many as registers can hold sums of. Some blocks go through the keys together, which are in a cache then.
-// Tiles of keys begin at multiples of their size, and a key that a row does not see changes no bit of it: neither the rows
-// beside it, nor how a prompt is cut into chunks, change a result.
+// A block belongs to one kv head: its rows, each one of the G query heads of one token, are in the lanes of V vectors, as
+// many as registers can hold sums of. Several blocks go through the keys together, which are in a cache then. Tiles of
+// keys begin at multiples of their size, and a key that a row does not see changes no bit of it: neither the other rows
+// nor the division of a prompt into chunks change a result.
 #pragma once
 
 #include "attention_math.h"
 
 namespace palladio {
 
-constexpr int64_t kKeys = 64;     // that blocks go through together: a multiple of kTile
-constexpr int64_t kTogether = 4;  // blocks that do
+constexpr int64_t kKeys = 64;     // keys that blocks go through together: a multiple of kTile
+constexpr int64_t kTogether = 4;  // blocks that go through keys together
 
 struct QueryRows {
   int64_t request, head, first, count;  // of the rows of a kv head
 };
 
-// A block of rows and what is known of them so far.
+// A block of rows and the state of their softmax.
 template <int L, int V>
 struct RowBlock {
   typedef typename Lanes<L>::Floats Floats;
@@ -32,7 +32,7 @@ struct RowBlock {
   Ints position[V];          // of each row; -1: there is none
 };
 
-// Numbers of a row in q and out: where they begin.
+// The first number of a row in q and out.
 inline int64_t PlaceOf(const Attention& a, const QueryRows& rows, int64_t r) {
   const int64_t G = a.N / a.K, row = rows.first + r;
   return ((a.query_start[rows.request] + row / G) * a.N + rows.head * G + row % G) * a.H;
@@ -66,7 +66,7 @@ struct KeyTile {
   const float* rows[kTile];
 };
 
-// Keys from `low` to `high` are there; in the place of others, whose pages may be another's, the nearest of them.
+// Keys from `low` to `high` are read; others, whose pages may belong to another request, are replaced by the nearest one.
 inline KeyTile TileOf(const Attention& a, const QueryRows& rows, int64_t key, int64_t low, int64_t high) {
   KeyTile tile;
   if (key >= low && key + kTile <= high && key / a.S == (key + kTile - 1) / a.S) {

@@ -1,4 +1,4 @@
-// What both kinds of attention are made of.
+// Shared parts of both kinds of attention.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ constexpr int kRegister = 16;    // numbers of a register
 #else
 constexpr int kRegister = 8;
 #endif
-constexpr int kTile = 8;         // keys at a time: so many sums are independent of each other
+constexpr int kTile = 8;         // keys at a time: their sums are independent of each other
 constexpr float kLowest = -3.4028234663852886e38f;
 
 // Numbers of L query heads of a group.

@@ -1,8 +1,8 @@
 // Attention of one query token of a request over its pages, with online softmax.
 //
-// A query head's rows are those of the queries that share a kv head (G of them): they lie side by side in the lanes of a
-// vector, so that a key is multiplied without a sum across lanes. Long requests are cut into spans, which are computed
-// apart and joined at the end, always at the same places: the number of threads changes no result.
+// The queries that share a kv head (G of them) are in the lanes of a vector, so that a key is multiplied without a sum
+// across lanes. Long requests are cut into spans, which are computed separately and joined at the end, always at the same
+// places: the number of threads changes no result.
 #pragma once
 
 #include "attention_math.h"
@@ -15,7 +15,7 @@ struct Span {
   int64_t request, head, first, last;  // keys of a kv head
 };
 
-// Asks for a tile of keys and values; what lies between them is padding.
+// Prefetches a tile of keys and values, without the padding between them.
 __attribute__((always_inline)) inline void AskForTile(const Attention& a, const float* ahead) {
   for (int64_t i = 0; i < kTile; ++i, ahead += 2 * a.padded)
     for (int64_t h = 0; h < a.H; h += 16) {
@@ -124,7 +124,7 @@ __attribute__((always_inline)) inline Lanes<8>::Floats ScoresOf(const float* que
   return Fold(halves);
 }
 
-// As AttendSpan, for a few heads of a multiple of 16 numbers, one head after the other: the numbers of a head lie in the
+// As AttendSpan, for a few heads of a multiple of 16 numbers, one head after the other: the numbers of a head are in the
 // lanes, and the scores of a tile's keys in one vector. L: numbers of a register.
 template <int L>
 inline void AttendFew(const Attention& a, const Span& span, int64_t lanes, float* state) {

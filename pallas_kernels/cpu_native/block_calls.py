@@ -1,4 +1,5 @@
-"""Calls of the library that compute half a layer for a few rows: norm, products, all between them, residual sum."""
+"""Calls of the library that compute half a layer for a few rows: norm, products, the operations between them, residual
+sum."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -28,18 +29,19 @@ class BlockNorm:
 
     @property
     def arrays(self) -> tuple[Parameter, ...]:
-        """As the call takes them."""
+        """The arguments of the call."""
         return self.scale, self.bias
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockMatrix:
-    """
+    """A matrix of a block.
+
     Attributes:
         values: f32[in, out], or bf16 or int8[out, in].
-        scales, zeros: [out], of int8; f32, and zeros int8 too. None: there are none.
+        scales, zeros: [out], for int8; f32, and zeros int8 too. None: there are none.
         bias: f32 or bf16[out]; None: there is none.
-        bits: of rows that int8 is multiplied with.
+        bits: bits of the rows that int8 is multiplied with.
     """
 
     values: jax.Array
@@ -50,16 +52,18 @@ class BlockMatrix:
 
     @property
     def arrays(self) -> tuple[Parameter, ...]:
-        """As the call takes them."""
+        """The arguments of the call."""
         return self.values, self.scales, self.zeros, self.bias
 
 
 @dataclasses.dataclass(frozen=True)
 class NormKind:
-    """Of norms of a block, or of heads.
+    """The kind of the norms of a block, or of heads.
 
     Attributes:
-        eps: added to the mean of squares. added: to the scale. is_centered: the mean is subtracted first.
+        eps: added to the mean of squares.
+        added: added to the scale.
+        is_centered: the mean is subtracted first.
     """
 
     eps: float = 0.0
@@ -69,10 +73,11 @@ class NormKind:
 
 @dataclasses.dataclass(frozen=True)
 class BlockEnds:
-    """What a block begins and ends with: residual + factor · after(block(before(x))).
+    """The beginning and the end of a block: residual + factor · after(block(before(x))).
 
     Attributes:
-        x, residual: f32[T, D]. before, after: norms of `kind`.
+        x, residual: f32[T, D].
+        before, after: norms of `kind`.
     """
 
     x: jax.Array
@@ -84,12 +89,12 @@ class BlockEnds:
 
     @property
     def arrays(self) -> tuple[Parameter, ...]:
-        """As the call takes them, behind x."""
+        """The arguments of the call after x."""
         return self.residual, *self.before.arrays, *self.after.arrays
 
     @property
     def attributes(self) -> dict[str, object]:
-        """Of the call."""
+        """The attributes of the call."""
         kind = self.kind
         norms = {"eps": np.float32(kind.eps), "added": np.float32(kind.added), "is_centered": kind.is_centered}
         return {**norms, "factor": np.float32(self.factor)}
@@ -105,11 +110,12 @@ def mlp_block(
     is_gated: bool,
     form: Form | None = None,
 ) -> jax.Array:
-    """down(activation(gate(x)) · up(x)), or without a gate down(activation(up(x))).
+    """Compute down(activation(gate(x)) · up(x)), or without a gate down(activation(up(x))).
 
     Args:
-        up: the gate's outputs first, if there is one. width: F, inputs of `down`.
-        form: as of `rows_times_bfloat16`.
+        up: the gate's outputs first, if there is one.
+        width: F, inputs of `down`.
+        form: as in `rows_times_bfloat16`.
 
     Returns:
         f32[T, D].
@@ -131,14 +137,16 @@ def mlp_block(
 
 @dataclasses.dataclass(frozen=True)
 class BlockHeads:
-    """What becomes of queries and keys before attention.
+    """The operations on queries and keys before attention, and its options.
 
     Attributes:
-        num_heads, head_size: N, H. form: which heads a norm has a mean and scales of.
-        kind, query_norm, key_norm: of these norms.
-        cos, sin: f32[T, R/2]; None: nothing is rotated. is_interleaved: pairs lie side by side.
-        has_gate: behind each kv head's value come as many gates as it has queries.
-        scale, window, soft_cap: of attention, see `paged_attention`.
+        num_heads, head_size: N, H.
+        form: the heads that share a mean and scales of a norm.
+        kind, query_norm, key_norm: the kind of these norms, and their parameters.
+        cos, sin: f32[T, R/2]; None: nothing is rotated.
+        is_interleaved: the numbers of a pair are neighbours.
+        has_gate: after each kv head's value come as many gates as it has queries.
+        scale, window, soft_cap: options of attention, see `paged_attention`.
     """
 
     num_heads: int
@@ -157,7 +165,7 @@ class BlockHeads:
 
     @property
     def attributes(self) -> dict[str, object]:
-        """Of the call."""
+        """The attributes of the call."""
         return {
             "heads": np.int64(self.num_heads),
             "head_size": np.int64(self.head_size),
@@ -176,8 +184,8 @@ class BlockHeads:
 
 @dataclasses.dataclass(frozen=True)
 class BlockPages:
-    """The cache f32[P, K, S, 2·Hp], where a step's rows go in it, and which rows each request reads: see `cache_write`
-    and `paged_attention`."""
+    """The cache f32[P, K, S, 2·Hp], the cells that a step writes, and the rows that each request reads: see
+    `cache_write` and `paged_attention`."""
 
     pages: jax.Array
     page_ids: jax.Array
@@ -189,7 +197,7 @@ class BlockPages:
 
     @property
     def arrays(self) -> tuple[Parameter, ...]:
-        """As the call takes them, behind the cache."""
+        """The arguments of the call after the cache."""
         return self.page_ids, self.page_offsets, self.query_start, self.kv_len, self.block_table, self.sinks
 
 
@@ -202,12 +210,12 @@ def attention_block(
     *,
     form: Form | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attention with the projections around it, and the write of keys and values before it; rows of page 0 are not
+    """Compute attention with the projections around it, and write keys and values before it; rows of page 0 are not
     written.
 
     Args:
         qkv: outputs [K, slots, H]: of each kv head its queries, its key, its value, its gates.
-        form: as of `rows_times_bfloat16`.
+        form: as in `rows_times_bfloat16`.
 
     Returns:
         f32[T, D], and the cache.
@@ -222,5 +230,5 @@ def attention_block(
 
 
 def _present(arrays: Iterable[Parameter]) -> Iterable[jax.Array | np.ndarray]:
-    """Without numbers in place of None."""
+    """Replace None with empty arrays."""
     return (_NOTHING if array is None else array for array in arrays)

@@ -16,18 +16,18 @@
 
 namespace palladio {
 
-// What is wrong with a call; null: nothing.
+// The error of a call; null: none.
 using Problem = const char*;
 
 constexpr Problem kNoInt8 = "products of int8 are not loaded";
 
-// Reads arguments in their order; the first that does not fit makes the call an error. What it makes of those that are
-// not of float32 lasts as long as it does.
+// Reads arguments in their order; the first that does not fit makes the call an error. It owns the float32 copies of
+// arguments of other types.
 class Call {
  public:
   explicit Call(const XLA_FFI_CallFrame& frame) : frame_(frame) {}
 
-  // The next argument, of a type and so many dimensions, and their sizes.
+  // The next argument, of this type and rank, and its sizes.
   template <typename T = float>
   T* Array(XLA_FFI_DataType type, int64_t rank, const int64_t** sizes) {
     const XLA_FFI_Buffer& buffer = Next();
@@ -35,7 +35,7 @@ class Call {
     *sizes = fits ? buffer.dims : kNoSizes;
     return fits ? static_cast<T*>(buffer.data) : Fail<T>();
   }
-  // The same, of a count that is known.
+  // The next argument, with a known number of elements.
   const float* Floats(int64_t count) {
     const XLA_FFI_Buffer& buffer = Next();
     const bool fits = buffer.dtype == XLA_FFI_DataType_F32 && CountOf(buffer) == count;
@@ -46,7 +46,7 @@ class Call {
     *count = CountOf(buffer);
     return buffer.dtype == XLA_FFI_DataType_S32 ? static_cast<int32_t*>(buffer.data) : Fail<int32_t>();
   }
-  // Of float32, bfloat16 or int8, which become float32. Null: it has no numbers.
+  // The next argument, of float32, bfloat16 or int8, as float32. Null: it has no numbers.
   const float* Parameter(int64_t count) {
     const XLA_FFI_Buffer& buffer = Next();
     if (CountOf(buffer) == 0) return nullptr;
@@ -95,7 +95,7 @@ class Call {
     return m;
   }
 
-  // A result, of a type and sizes that have to be so.
+  // The next result, which must have this type and these sizes.
   template <typename T = float>
   T* Result(int64_t index, XLA_FFI_DataType type, std::initializer_list<int64_t> sizes) {
     if (index >= frame_.rets.size) return Fail<T>();
@@ -109,9 +109,9 @@ class Call {
   float Real(std::string_view name) { return Attribute<float>(name, XLA_FFI_DataType_F32); }
   bool Flag(std::string_view name) { return Attribute<bool>(name, XLA_FFI_DataType_PRED); }
 
-  // All were there, and no others are.
+  // Whether all arguments were read, and none is left.
   bool IsRight() const { return !is_wrong_ && next_ == frame_.args.size; }
-  // What is wrong with a call that is not right, unless products are missing.
+  // The error of a wrong call, unless products are missing.
   Problem Wrong(Problem usual) const { return lacks_int8_ ? kNoInt8 : usual; }
 
  private:

@@ -1,4 +1,4 @@
-"""The calls of the library, which has to be loaded before a program runs that has one."""
+"""The calls of the library. Load it before a program with one of them runs."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -34,15 +34,15 @@ SYMBOLS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def name_of(call: str, form: Form | None) -> str:
-    """Of a call in the library of a form; None: of the one for this CPU."""
+    """Return the name of a call in the library of a form; None: in the one for this CPU."""
     return call if form is None else f"{call}_{form}"
 
 
 def rows_times_bfloat16(rows: jax.Array, matrix: jax.Array, *, form: Form | None = None) -> jax.Array:
-    """rows f32[T, in], matrix bf16[out, in] → f32[T, out]. Rows are rounded to bfloat16.
+    """Multiply rows f32[T, in], matrix bf16[out, in] → f32[T, out]. Rows are rounded to bfloat16.
 
     Args:
-        form: of the library; None: the one for this CPU. Others have to be loaded by their names.
+        form: form of the library; None: the one for this CPU. Other forms must be loaded by their names.
     """
     out = jax.ShapeDtypeStruct((rows.shape[0], matrix.shape[0]), jnp.float32)
     return jax.ffi.ffi_call(name_of(BFLOAT16, form), out)(rows, matrix)
@@ -51,12 +51,13 @@ def rows_times_bfloat16(rows: jax.Array, matrix: jax.Array, *, form: Form | None
 def groups_times_bfloat16(
     rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, *, form: Form | None = None
 ) -> jax.Array:
-    """The first group of rows with the first matrix, the next one with the second, and so on.
+    """Multiply the first group of rows with the first matrix, the next one with the second, and so on.
 
     Args:
-        rows: f32[M, in]. bits: u16[E, out, in], those of bfloat16 matrices.
+        rows: f32[M, in].
+        bits: u16[E, out, in], the bits of bfloat16 matrices.
         group_sizes: i32[E], rows of each group; their sum is at most M.
-        form: as of `rows_times_bfloat16`.
+        form: as in `rows_times_bfloat16`.
 
     Returns:
         f32[M, out]; 0 for rows of no group.
@@ -74,14 +75,15 @@ def rows_times_int8(
     bits: Literal[8, 16] = 16,
     form: Form | None = None,
 ) -> jax.Array:
-    """Each row is rounded to whole numbers, by its largest one; rows with what is not finite become NaN.
+    """Multiply rows, each rounded to whole numbers by its largest one. Rows with NaN or infinity become NaN.
 
     Args:
-        rows: f32[T, in]. matrix: int8[out, in].
+        rows: f32[T, in].
+        matrix: int8[out, in].
         scales: f32[out]; outputs are multiplied by them.
         zeros: f32[out], subtracted from the numbers of the matrix; None: all are 0.
-        bits: of the rows' whole numbers.
-        form: as of `rows_times_bfloat16`.
+        bits: bits of the rows' whole numbers.
+        form: as in `rows_times_bfloat16`.
 
     Returns:
         f32[T, out].
@@ -104,13 +106,18 @@ def paged_attention(
     soft_cap: float | None,
     form: Form | None = None,
 ) -> jax.Array:
-    """Attention of a step's tokens.
+    """Compute attention of a step's tokens.
 
     Args:
-        q: f32[T, N, H], scaled. pages: f32[P, K, S, 2·Hp], keys and values.
-        query_start: i32[B + 1]; kv_len: i32[B]; block_table: i32[B, Pmax], see AttentionMetadata.
-        sinks: f32[N]. window: keys that a query sees. soft_cap: of the scores. None: there is none.
-        form: as of `rows_times_bfloat16`.
+        q: f32[T, N, H], scaled.
+        pages: f32[P, K, S, 2·Hp], keys and values.
+        query_start: i32[B + 1], see AttentionMetadata.
+        kv_len: i32[B], see AttentionMetadata.
+        block_table: i32[B, Pmax], see AttentionMetadata.
+        sinks: f32[N]; None: there are none.
+        window: number of keys that a query sees; None: all before it.
+        soft_cap: cap of the scores; None: there is none.
+        form: as in `rows_times_bfloat16`.
 
     Returns:
         f32[T, N, H]; 0 for rows of padding.
@@ -123,16 +130,16 @@ def paged_attention(
 
 
 def cache_write(pages: jax.Array, rows: jax.Array, page_ids: jax.Array, page_offsets: jax.Array) -> jax.Array:
-    """The pages f32[P, K, S, W], written in place if nobody else reads them, with rows f32[T, K, W] at [page_ids, :,
-    page_offsets] i32[T]; of two rows at one place, the later one."""
+    """Write rows f32[T, K, W] into pages f32[P, K, S, W] at [page_ids, :, page_offsets] i32[T], in place if nothing
+    else reads the pages. Of two rows at one place, the later one wins."""
     out = jax.ShapeDtypeStruct(pages.shape, pages.dtype)
     call = jax.ffi.ffi_call(CACHE_WRITE, out, input_output_aliases={0: 0})
     return call(pages, rows, page_ids, page_offsets)
 
 
 def row_argmax(values: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The place of the largest number of each row, the lowest of equals, where NaN is larger than all; and whether that
-    number is a finite one. f32[B, V] → i32[B], bool[B]"""
+    """Find the place of the largest number of each row, the lowest of equals, where NaN is larger than all; and whether
+    that number is finite: f32[B, V] → i32[B], bool[B]."""
     rows = values.shape[:1]
     results = jax.ShapeDtypeStruct(rows, jnp.int32), jax.ShapeDtypeStruct(rows, jnp.bool_)
     ids, are_finite = jax.ffi.ffi_call(ROW_ARGMAX, results)(values)

@@ -13,7 +13,7 @@ namespace palladio {
 
 class Team;
 
-// Threads that do what they are asked for, some time. XLA's pool without its headers, which take long to compile.
+// XLA's thread pool, without its headers, which take long to compile. Tasks may start late.
 class Pool {
  public:
   using Scheduler = void (*)(void* handle, std::function<void()> task);
@@ -21,7 +21,7 @@ class Pool {
   Pool(void* handle, int64_t num_threads, Scheduler schedule)
       : handle_(handle), num_threads_(num_threads), schedule_(schedule) {}
   int64_t num_threads() const { return num_threads_; }
-  // Those that compute what is asked of this pool; null: each work asks for threads of its own.
+  // The threads that compute the works of this pool; null: each work asks for threads of its own.
   Team* team() const { return team_; }
   Pool Of(Team* team) const {
     Pool pool = *this;
@@ -42,9 +42,9 @@ struct Work {
   std::function<void(int64_t)> compute;  // one of them
 };
 
-// Waits a little; a thread that has waited for long gives its core away each time. The engine's thread, the front and
-// XLA's other threads want the same cores, and the system puts aside who holds a chunk as soon as who waits in vain.
-class Patience {
+// Spins first, then yields the core at each wait. The engine's thread, the front and XLA's other threads need the same
+// cores, and the system may preempt a thread that holds a chunk as well as one that waits in vain.
+class Backoff {
  public:
   void Wait() {
     if (++spins_ < kSpins)
@@ -59,7 +59,7 @@ class Patience {
 };
 
 // Threads that compute the works of one call together, one work after the other: they are asked once, not for each work.
-// Who comes late takes the next chunk of whatever work there is; the caller never waits for one that has taken none.
+// A late thread takes the next chunk of the current work; the caller never waits for a thread that has taken none.
 class Team {
  public:
   // Args: wanted: threads, the caller's included.
@@ -71,7 +71,7 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  // One whose works are the team's, until its end.
+  // A pool whose works the team computes, until the team ends.
   const Pool& pool() const { return pool_; }
 
   void Compute(const Work& work) {
@@ -111,14 +111,14 @@ class Team {
       }
     }
     void Help() {
-      for (Patience patience; state.load(std::memory_order_acquire) != kOver;)
+      for (Backoff backoff; state.load(std::memory_order_acquire) != kOver;)
         if (TakeOne())
-          patience = Patience();
+          backoff = Backoff();
         else
-          patience.Wait();
+          backoff.Wait();
     }
     void Wait(int64_t count) {
-      for (Patience patience; done.load(std::memory_order_acquire) < count;) patience.Wait();
+      for (Backoff backoff; done.load(std::memory_order_acquire) < count;) backoff.Wait();
     }
   };
 
@@ -129,7 +129,7 @@ class Team {
 };
 
 // Runs all chunks, on the caller's thread and on those of the pool that are idle, and returns when they are done.
-// Whoever is free takes the next chunk; a task that comes late finds none left, and touches nothing else.
+// A free thread takes the next chunk; a late task finds none left, and touches nothing else.
 inline void Run(const Pool& pool, Work work) {
   if (pool.team()) return pool.team()->Compute(work);
   struct Shared {
@@ -145,7 +145,7 @@ inline void Run(const Pool& pool, Work work) {
   const int64_t count = shared->work.count, helpers = std::min<int64_t>(pool.num_threads(), count) - 1;
   for (int64_t i = 0; i < helpers; ++i) pool.Schedule([shared] { shared->Compute(); });
   shared->Compute();
-  for (Patience patience; shared->done.load(std::memory_order_acquire) < count;) patience.Wait();
+  for (Backoff backoff; shared->done.load(std::memory_order_acquire) < count;) backoff.Wait();
 }
 
 }  // namespace palladio

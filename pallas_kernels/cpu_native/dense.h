@@ -1,7 +1,7 @@
-// Products of float32 rows with a float32 matrix that lies inputs first: y[T, out] = x[T, in] . w[in, out].
+// Products of float32 rows with a float32 matrix, inputs first: y[T, out] = x[T, in] . w[in, out].
 //
 // A tile of rows and outputs keeps its sums in registers, and goes down the inputs. Each sum is made by one thread, one
-// input after the other: neither the number of threads nor the rows beside it change a bit of a row's results.
+// input after the other: neither the number of threads nor the other rows change a bit of a row's results.
 #pragma once
 
 #include "attention_math.h"

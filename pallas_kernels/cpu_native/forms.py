@@ -1,4 +1,4 @@
-"""Forms of the library: for which CPUs it is compiled, each with the instructions that its kernels take."""
+"""Forms of the library: the CPUs that it is compiled for, each with the instructions that its kernels use."""
 
 import re
 from collections.abc import Mapping
@@ -14,15 +14,16 @@ FLAGS: Final[Mapping[Form, tuple[str, ...]]] = MappingProxyType(
         "avx512_bf16": ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"),
     }
 )
-"""Of the compiler. Kernels know by them what they have: bfloat16 by AVX-512's instruction for it or widened to float32,
-int8 by VNNI or by AVX2."""
+"""Compiler flags. Kernels find their instructions by them: bfloat16 by AVX-512's instruction for it or widened to
+float32, int8 by VNNI or by AVX2."""
 
 _V3: Final = frozenset({"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"})
 _V4: Final = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
 
 
 def forms_of(info: str) -> tuple[Form, ...]:
-    """Those that a CPU can run which Linux describes so, the best first. None: it is below x86-64-v3."""
+    """Return the forms that a CPU can run, by its description in Linux, the best first. Empty: it is below
+    x86-64-v3."""
     found = re.search(r"^flags\s*:(.*)$", info, re.MULTILINE)
     flags = set(found[1].split()) if found else set[str]()
     if not flags >= _V3:

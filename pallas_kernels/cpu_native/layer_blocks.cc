@@ -5,14 +5,14 @@
 
 namespace palladio {
 
-constexpr int64_t kAlone = 1 << 18;          // products of so many numbers or fewer: one thread is done before another comes
+constexpr int64_t kAlone = 1 << 18;          // products of numbers, at most: one thread is done before another comes
 constexpr int64_t kRowsAlone = 1 << 13;      // numbers of rows: as many are computed at a time
 constexpr int64_t kFewThreads = 2;           // of a pool: the engine and the front need one of the cores
 constexpr int64_t kAloneOfFew = 1 << 24;     // products that one thread of such a pool computes
 constexpr int64_t kMatricesOfFew = 1 << 20;  // numbers of their matrices, at most: they stay in one core's caches
 
-// Threads for so many products of numbers, which read matrices of so many. Where there are two cores, the engine's thread
-// and the front's compute beside a step: a second thread of a short step waits for a core longer than it helps.
+// Chooses threads by the number of products and the size of the matrices that they read. With two cores, the engine's
+// thread and the front's run during a step: a second thread of a short step waits for a core longer than it helps.
 inline int64_t ThreadsFor(const Pool& pool, int64_t products, int64_t matrices) {
   const bool is_small = pool.num_threads() <= kFewThreads && matrices <= kMatricesOfFew && products <= kAloneOfFew;
   return is_small || products <= kAlone ? 1 : pool.num_threads();
@@ -30,7 +30,7 @@ inline void Multiply(const Pool& pool, const Matrix& m, const float* x, float* y
   for (int64_t t = 0; m.bias && t < rows; ++t) AddBias(m.bias, y + t * m.outputs, m.outputs);
 }
 
-// Computes rows of so many numbers each by a function of one row.
+// Computes rows by a function of one row.
 template <typename Compute>
 void EachRow(const Pool& pool, int64_t rows, int64_t numbers, Compute compute) {
   const int64_t size = std::max<int64_t>(1, kRowsAlone / std::max<int64_t>(1, numbers));
@@ -42,7 +42,7 @@ void EachRow(const Pool& pool, int64_t rows, int64_t numbers, Compute compute) {
 // Memory of this thread, for a call.
 class Arena {
  public:
-  // Args: count: of numbers that the call takes in all.
+  // Args: count: numbers that the call needs in all.
   explicit Arena(int64_t count) {
     thread_local std::vector<float> memory;
     if (int64_t(memory.size()) < count) memory.resize(count);
@@ -58,7 +58,7 @@ class Arena {
   float* next_;
 };
 
-// The rows that the half begins with. Args: memory: of so many numbers.
+// Returns the rows that the half begins with. Args: memory: for their numbers.
 inline const float* Normed(const Pool& pool, const Ends& ends, float* memory) {
   if (!ends.before.scale) return ends.x;
   EachRow(pool, ends.rows, ends.size, [&](int64_t t) {
@@ -67,7 +67,7 @@ inline const float* Normed(const Pool& pool, const Ends& ends, float* memory) {
   return memory;
 }
 
-// `out` holds what is to be added.
+// `out` holds the numbers to add.
 inline void Finish(const Pool& pool, const Ends& ends) {
   EachRow(pool, ends.rows, ends.size, [&](int64_t t) {
     float* row = ends.out + t * ends.size;
@@ -93,7 +93,7 @@ void ComputeMlp(const Pool& threads, const MlpBlock& b) {
   Finish(pool, b.ends);
 }
 
-// Heads of one token, side by side with so many numbers between two: normed in place.
+// Norms the heads of one token in place.
 inline void NormEachHead(const AttentionBlock& b, const Norm& norm, float* first, int64_t of_kv, int64_t kv_stride) {
   const int64_t H = b.attention.H, K = b.attention.K;
   for (int64_t k = 0; k < K; ++k)

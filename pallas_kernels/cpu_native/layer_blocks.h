@@ -1,5 +1,5 @@
-// Half a layer for a few rows: its norm, products, what lies between them, and the residual sum, in one call. XLA:CPU
-// starts an operation for each of these, and most of them take less time than their start.
+// Half a layer for a few rows: its norm, products, the operations between them, and the residual sum, in one call.
+// XLA:CPU starts an operation for each of these, and most of them take less time than their start.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct Norm {
 
 enum Activation { kSilu, kGeluTanh, kRelu2 };
 
-// What both halves begin and end with.
+// The beginning and the end of both halves.
 struct Ends {
   const float *x, *residual;  // [rows, size]
   float* out;                 // [rows, size]
@@ -64,8 +64,8 @@ void ComputeMlp(const Pool& pool, const MlpBlock& b);
 
 void ComputeAttention(const Pool& pool, const AttentionBlock& b);
 
-// Of each row the place of its largest number, the first of equals, where NaN is larger than all; and whether that is a
-// finite one.
+// Finds the place of each row's largest number, the first of equals, where NaN is larger than all; and whether that
+// number is finite.
 void LargestOfRows(const Pool& pool, const float* x, int64_t rows, int64_t size, int32_t* ids, bool* finite);
 
 }  // namespace palladio

@@ -1,5 +1,4 @@
-// The custom calls of XLA that a CPU computes by code of ours: products, attention, writes of the cache, and halves of
-// layers.
+// Our custom calls of XLA for CPUs: products, attention, writes of the cache, and halves of layers.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -130,7 +129,7 @@ Problem RowArgmax(const Pool& pool, Call& call) {
   return nullptr;
 }
 
-// What both halves of a layer begin with: its rows.
+// The rows that both halves of a layer begin with.
 Ends EndsOf(Call& call) {
   Ends ends{};
   const int64_t *sizes;
@@ -140,7 +139,7 @@ Ends EndsOf(Call& call) {
   return ends;
 }
 
-// The rest of it, which comes behind arguments of the half's own.
+// The rest of the beginning, which follows the half's own arguments.
 void FinishEnds(Call& call, Ends& ends) {
   const float eps = call.Real("eps"), added = call.Real("added");
   const bool is_centered = call.Flag("is_centered");

@@ -1,7 +1,7 @@
-"""The library: our own C++ for CPUs, compiled on the machine that uses it, and loaded.
+"""The library: our own C++ for CPUs, compiled and loaded on the machine that uses it.
 
 Its functions are custom calls of XLA (see calls.py), and so a part of the step's program. It is never needed: without a
-C++ compiler XLA's own operations serve, slower (`benchmarks/results/NOTES.md`).
+C++ compiler XLA's own operations serve, slower (`benchmarks/results/notes/2026-11-23.md`).
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _HERE: Final = Path(__file__).parent
 SOURCES: Final = tuple(sorted(path for kind in ("cc", "h") for path in _HERE.glob(f"*.{kind}")))
 COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-w")
-# Of each library, which is linked of them: they are compiled side by side, those that take longest first. Products of
+# Units that each library is linked of: they are compiled in parallel, the slowest first. Products of
 # int8 are one of their own: few models take them, and they take longer than all other products.
 _UNITS: Final = {
     "cpu_native": ("multiply.cc", "layer_blocks.cc", "attention.cc", "library.cc"),
@@ -39,18 +39,18 @@ _loaded: dict[tuple[str, Form | None], ctypes.CDLL] = {}
 
 
 class NativeError(Exception):
-    """Why the library cannot be used; the message says it in a few words."""
+    """The library cannot be used; the message says why in a few words."""
 
 
 def load(folder: Path | None, *, int8: bool = True, form: Form | None = None) -> None:
-    """Makes the calls usable: compiles the library, unless the folder has it, and registers its calls. The first
-    time in a process does it.
+    """Compile the library, unless the folder has it, and register its calls. Only the first call in a process does the
+    work.
 
     Args:
-        folder: where compiled libraries are kept; None: this one is not kept.
-        int8: with calls for int8 matrices; may be asked for later.
-        form: one that the CPU can run, whose calls are asked for by its name; None: the best one, whose calls are the
-            usual ones.
+        folder: folder for compiled libraries; None: this one is not kept.
+        int8: with calls for int8 matrices; a later call may add them.
+        form: a form that the CPU can run, whose calls have its name; None: the best form, whose calls have the usual
+            names.
 
     Raises:
         NativeError: no compiler, or none that can compile it; the folder is open to other users; or the CPU is too old.
@@ -78,7 +78,7 @@ def load(folder: Path | None, *, int8: bool = True, form: Form | None = None) ->
 
 
 def _private(folder: Path) -> Path:
-    """Makes the folder. What others may put there would be run as our own code."""
+    """Make the folder, and refuse one that other users can write to: their code would run as our own."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_mode & 0o022 or found.st_uid not in (os.geteuid(), 0):
@@ -87,8 +87,8 @@ def _private(folder: Path) -> Path:
 
 
 def _compiled(compiler: str, folder: Path, form: Form, names: Iterable[str]) -> dict[str, Path]:
-    """Libraries in the folder, which may be one that only others can write to. Of processes that start together one
-    compiles them, and the others wait."""
+    """Return the libraries in the folder, compiled if missing. A folder that has them may be read-only. If several
+    processes start together, one compiles and the others wait."""
     parts = (*(path.read_bytes() for path in SOURCES), jax.__version__, compiler, *_FLAGS, *FLAGS[form], _UNITS)
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     libraries = {name: folder / f"{name}-{form}-{digest}.so" for name in names}
@@ -127,7 +127,7 @@ def _run(command: list[str]) -> None:
 
 
 def _first_error(text: str) -> str:
-    """Of what a compiler printed: lines before it say only which file includes which."""
+    """Return the first error in a compiler's output: lines before it only say which file includes which."""
     lines = text.strip().splitlines() or ["no message"]
     return next((line for line in lines if "error" in line), lines[0])
 

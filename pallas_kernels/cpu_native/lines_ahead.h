@@ -5,7 +5,7 @@
 
 namespace palladio {
 
-// One tile's share. It asks for them one by one: all at once they would hold up what it reads itself.
+// One tile's share. The tile prefetches them one by one: all at once they would delay its own reads.
 struct LinesAhead {
   const char* const* first;
   int64_t count;
@@ -15,7 +15,7 @@ struct LinesAhead {
 template <int64_t kOutputs, int64_t kInputs>
 class NextLines {
  public:
-  // Those from an output and an input on, as far as the matrix has them.
+  // The lines from an output and an input on, as far as the matrix has them.
   // Args: w: [outputs, inputs]. depth: inputs, at most. tiles: how many share the lines.
   NextLines(const uint16_t* w, int64_t outputs, int64_t inputs, int64_t output, int64_t from, int64_t depth, int64_t tiles) {
     for (int64_t o = output; o < std::min(outputs, output + kOutputs); ++o)

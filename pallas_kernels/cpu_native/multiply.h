@@ -13,7 +13,7 @@
 
 namespace palladio {
 
-// A float32 matrix lies inputs first, unlike the others.
+// A float32 matrix is stored inputs first, unlike the others.
 struct DenseProduct {
   const float* x;  // [rows, inputs]
   const float* w;  // [inputs, outputs]
@@ -42,13 +42,14 @@ void MultiplyDense(const Pool& pool, const DenseProduct& of);
 
 void MultiplyBfloat16(const Pool& pool, const Bfloat16Products& of);
 
-// In a library of its own. Args: bits: of x, 16 or 8.
+// Defined in a library of its own. Args: bits: bits of x, 16 or 8.
 using Int8Multiplier = void (*)(const Pool& pool, const Int8Product& of, int64_t bits);
 
-// The one that has been loaded; null: none has.
+// The function of the loaded library; null: none is loaded.
 extern Int8Multiplier multiply_int8;
 
-// Rows before those that only repeat the one before them, as rows of padding do. They need not be computed.
+// Returns the number of rows before the last ones that only repeat the one before them, as rows of padding do. Repeats
+// need not be computed.
 inline int64_t RowsBeforeRepeats(const float* x, int64_t rows, int64_t inputs) {
   const auto is_repeat = [=](int64_t row) {
     return std::memcmp(x + row * inputs, x + (row - 1) * inputs, inputs * sizeof(float)) == 0;

@@ -6,8 +6,8 @@
 // "Anatomy of High-Performance Matrix Multiplication", 2008: a panel of one matrix stays in a cache while the other goes
 // by; tiles as in Van Zee and van de Geijn, "BLIS", 2015.)
 //
-// Each sum adds one input after the other: a row's results are the same to the bit whatever rows are beside it, but not the
-// same as a block's.
+// Each sum adds one input after the other: a row's results have the same bits whatever the other rows are, but not those
+// of a block.
 #pragma once
 
 #include "lines_ahead.h"
@@ -22,7 +22,7 @@ constexpr int64_t kPanelDepth = 304;       // inputs of a panel: it stays in the
 constexpr int64_t kTileRows = 6;           // times two registers of outputs: 12 sums stay in registers
 constexpr int64_t kRowsTogether = 240;     // their sums of a panel stay in a cache
 constexpr int64_t kOutputsTogether = 64;   // that a thread takes at a time
-constexpr int64_t kTurn = 8;               // inputs of a turn of the loop, for which a cache line is prefetched
+constexpr int64_t kUnroll = 8;             // inputs of an iteration, for which a cache line is prefetched
 constexpr int64_t kLeastRows = 20;         // fewer are faster by blocks
 
 typedef float Outputs __attribute__((vector_size(4 * kRegisterOutputs)));
@@ -47,10 +47,10 @@ void Tile(const float* x, const float* panel, float* sums, int64_t depth, bool i
     }
   };
   int64_t i = 0;
-  for (int64_t line = 0; i + kTurn <= depth; i += kTurn, ++line) {
+  for (int64_t line = 0; i + kUnroll <= depth; i += kUnroll, ++line) {
     if (line < ahead.count) _mm_prefetch(ahead.first[line], _MM_HINT_T1);
-#pragma GCC unroll kTurn
-    for (int64_t next = 0; next < kTurn; ++next) add(i + next);
+#pragma GCC unroll kUnroll
+    for (int64_t next = 0; next < kUnroll; ++next) add(i + next);
   }
   for (; i < depth; ++i) add(i);
   for (int r = 0; r < R; ++r)

@@ -1,4 +1,4 @@
-// Blocks of products: the functions that a kernel makes of itself for each number of rows.
+// Blocks of products: the functions of a kernel, one for each number of rows.
 //
 // A kernel says how numbers are loaded, multiplied and added up; a block says in which order. Sums are fields of structs,
 // not arrays, and passed to functions that are inlined early: so compilers keep them in registers. Of a kernel whose
@@ -139,7 +139,7 @@ void Compute(const Product& p, int64_t row, int64_t output, int64_t part, Ahead 
   Sums<Kernel, R> sums;
   sums.Start(p, row, part);
   for (int64_t i = from; i < whole; i += Kernel::kStep, x += R * Kernel::kStep) {
-    if constexpr (O == 4) {  // these lie one behind another: lines are asked for in their order
+    if constexpr (O == 4) {  // these are consecutive: lines are prefetched in their order
       const char* asked = reinterpret_cast<const char*>(w + ahead.soon + O * i);
       const int64_t bytes = O * Kernel::kStep * sizeof(typename Kernel::Number);
       for (int64_t line = 0; line < bytes; line += kLine) _mm_prefetch(asked + line, _MM_HINT_T0);

@@ -1,12 +1,12 @@
 // Products of float32 rows with a matrix of 16 or 8 bits on a CPU: y[T, out] = x[T, in] . w[out, in]^T.
 //
 // A product of a few rows reads each number of the matrix once and does little with it, so memory should be the limit;
-// one of many rows should keep the multipliers busy. Both walk the matrix as it lies, the inputs of an output one after
-// the other: a block of rows and outputs keeps its sums in registers, and numbers come from the caches.
+// one of many rows should keep the multipliers busy. Both read the matrix in memory order, the inputs of an output one
+// after the other: a block of rows and outputs keeps its sums in registers, and numbers come from the caches.
 //
 // Each sum is made by one thread in an order that follows from the number of inputs alone: neither the number of
-// threads nor the rows beside it change a bit of a row's results, unless these are so many that row_lanes.h or
-// output_lanes.h takes over.
+// threads nor the other rows change a bit of a row's results, unless there are enough rows for row_lanes.h or
+// output_lanes.h.
 
 #pragma once
 
@@ -79,7 +79,7 @@ struct RowBlocks {
   int64_t most = 1;    // rows of the first `longer` blocks; the others have one less
   int64_t longer = 0;
 
-  // Args: usual: rows of a block. most: so many it can have, if that saves a block.
+  // Args: usual: rows of a block. most: the most rows it can have, if that saves a block.
   static RowBlocks Of(int64_t rows, int64_t usual, int64_t most) {
     const int64_t count = std::max<int64_t>(1, (rows + 2 * usual - most - 1) / usual);
     return {rows, count, rows / count + 1, rows % count};
@@ -134,13 +134,13 @@ struct Ahead {
 // Computes a block: the sums over one part of the inputs of some rows and outputs, added to y unless they are the first.
 using Block = void (*)(const Product&, int64_t row, int64_t output, int64_t part, Ahead ahead);
 
-// The same for one output, of a block that has so many rows.
+// The same for one output, of a block with this number of rows.
 using OneOutput = void (*)(const Product&, int64_t row, int64_t rows, int64_t output, int64_t part);
 
 // Blocks of one output; by rows - 1, of two and of four.
 struct Blocks {
   int64_t usual, most;  // rows, see RowBlocks::Of
-  int64_t few;   // so many rows, of one block, take four outputs at a time
+  int64_t few;   // up to this number of rows, one block takes four outputs at a time
   OneOutput one;
   Block two[kRows], four[kRows];
 };
@@ -217,7 +217,7 @@ inline void Multiply(const Product& p, const Blocks& blocks, const Chunk& chunk)
   RepeatLast(p.y, p.rows, p.repeats, p.outputs, chunk.first, chunk.stop);
 }
 
-// Where a row lies among those of a product as blocks take them.
+// The position of a row among those of a product as blocks take them.
 struct Place {
   int64_t first = 0;   // its first number
   int64_t stride = 0;  // numbers from one vector of it to the next; 0: it is not there

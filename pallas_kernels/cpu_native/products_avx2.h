@@ -46,7 +46,7 @@ struct Bfloat16 {
   static void PackRow(const float* x, int64_t inputs, int64_t padded, int64_t stride, Row* to);
 };
 
-// int8, with rows of 16 or 8 bits, which lie in 16.
+// int8, with rows of 16 or 8 bits, which are stored in 16.
 struct Int8 {
   using Row = int16_t;
   using Number = int8_t;
@@ -89,7 +89,7 @@ inline void Int8::PackRow(const int16_t* numbers, int64_t padded, int64_t, int64
     _mm256_store_si256((__m256i*)(to + i / 16 * stride), _mm256_load_si256((const __m256i*)(numbers + i)));
 }
 
-// Whole numbers of a row. Returns what to multiply them with; NaN for a row with what is not finite.
+// Whole numbers of a row. Returns their factor; NaN for a row with a number that is not finite.
 inline float WholeNumbers(const float* x, int64_t inputs, int64_t padded, int32_t largest, int16_t* numbers) {
   const __m256 sign = _mm256_set1_ps(-0.0f), zero = _mm256_setzero_ps();
   __m256 most = zero, sum = zero;

@@ -5,8 +5,8 @@
 // lanes. (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008: panels of one matrix stay in a
 // cache while tiles of the other go by.)
 //
-// Each sum adds one input after the other: a row's results are the same to the bit whatever rows are beside it, but not the
-// same as a block's.
+// Each sum adds one input after the other: a row's results have the same bits whatever the other rows are, but not those
+// of a block.
 #pragma once
 
 #include <utility>
@@ -28,10 +28,10 @@ constexpr int64_t kLeastRows = 56;            // fewer are faster by blocks
 
 typedef float RowLanes __attribute__((vector_size(4 * kRowLanes)));
 
-// Rows of so many whole registers.
+// The number of rows in this number of whole registers.
 inline int64_t LanesOf(int64_t rows) { return (rows + kRowLanes - 1) / kRowLanes * kRowLanes; }
 
-// Whether there are enough rows, and few idle lanes beside them.
+// Whether there are enough rows, and few idle lanes.
 inline bool AreLanesFaster(int64_t rows) { return rows >= kLeastRows && 8 * rows >= 7 * LanesOf(rows); }
 
 // R outputs times V registers of rows, for some inputs. Prefetches a line of `ahead` every second input.

@@ -1,4 +1,4 @@
-// What a layer computes with each row between its products, in float32.
+// A layer's operations on each row between its products, in float32.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,5 @@
-"""From a router's logits to the rows of each expert, and back to their sum: of steps of few tokens on TPUs and GPUs."""
+"""From a router's logits to the rows of each expert, and back to their sum, for steps of few tokens on TPUs and
+GPUs."""
 
 from palladio.pallas_kernels.expert_routing.api import (
     can_route_experts,

@@ -1,4 +1,4 @@
-"""The public face of the routing of experts and of their sum; says where there are kernels for them."""
+"""The public interface of expert routing and of the experts' sum, which says where there are kernels."""
 
 import jax
 from jax.typing import DTypeLike
@@ -12,12 +12,12 @@ SUMS = {"tpu": tpu_sum.weighted_sum, "reference": reference.weighted_sum}
 
 
 def can_route_experts(x: jax.Array, num_experts: int, routing: Routing, *, backend: str, target: Target) -> bool:
-    """Whether there is a kernel. Elsewhere sorting, or comparing rows, is left to XLA.
+    """Return whether there is a kernel. Otherwise XLA sorts, or compares rows.
 
     Args:
-        x: [T, D], what is routed, or its shape.
+        x: [T, D], the rows to route, or their shape.
         num_experts: E.
-        backend: of attention: the platform's kernels, or another's.
+        backend: backend of attention: the platform's kernels, or another's.
         target: see route_experts.
     """
     if target.platform == "gpu":
@@ -37,16 +37,16 @@ def route_experts(
     backend: str = "auto",
     target: Target = Target(),
 ) -> Routed:
-    """Sends each token to its experts, as far as these are on this device.
+    """Send each token to those of its experts that are on this device.
 
     Args:
-        logits: f32[T, E], the router's, with a bias that is theirs.
-        x: [T, D]. From a TPU's kernel, what is not finite comes out as infinity, and stays in its row.
-        num_tokens: those from here on are padding.
+        logits: f32[T, E], the router's, with the bias if it is one of logits.
+        x: [T, D]. The TPU's kernel turns numbers that are not finite into infinity, in their own row only.
+        num_tokens: tokens from here on are padding.
         first: the first of this device's experts: a multiple of `routing.num_here`.
         bias: f32[E], where `routing` has one.
         backend: the name of one; auto: the target's.
-        target: what kernels are compiled for.
+        target: the device that kernels are compiled for.
     """
     if backend == "auto":
         backend = "gpu_triton" if target.platform == "gpu" else "tpu"
@@ -54,12 +54,14 @@ def route_experts(
 
 
 def can_sum_experts(products: jax.Array, places: jax.Array, rows_here: int, *, target: Target) -> bool:
-    """Whether there is a kernel that is worth it, for what `route_experts` has made with one. A GPU takes rows by their
-    numbers in the kernel that adds them up.
+    """Return whether a kernel is worth its start for the rows that `route_experts` has made with one. On a GPU, the
+    kernel that adds rows up takes them by their numbers.
 
     Args:
-        products: [T·C, D], or its shape. places: see Routed. target: see route_experts.
-        rows_here: how many have an expert of this device, if all experts are used alike.
+        products: [T·C, D], or its shape.
+        places: see Routed.
+        rows_here: number of rows with an expert of this device, if all experts are used alike.
+        target: see route_experts.
     """
     return target.platform != "gpu" and tpu_sum.takes(products, places, rows_here, target)
 
@@ -73,15 +75,15 @@ def sum_experts(
     backend: str = "tpu",
     target: Target = Target(),
 ) -> jax.Array:
-    """The weighted sum of each token's experts, as far as these are on this device.
+    """Compute the weighted sum of those of each token's experts that are on this device.
 
     Args:
-        products: [T·C, D], what the experts have made of their rows; others may be anything.
+        products: [T·C, D], the experts' results for their rows; other rows may hold anything.
         weights, places: see Routed.
-        dtype: of the result; sums are in float32.
+        dtype: dtype of the result; sums are in float32.
         backend, target: see route_experts.
 
     Returns:
-        [T, D]. From the kernel, what is not finite makes its token infinite or NaN, and no other.
+        [T, D]. The kernel turns numbers that are not finite into infinity or NaN, in their own token only.
     """
     return SUMS[backend](products, weights, places, dtype, target)

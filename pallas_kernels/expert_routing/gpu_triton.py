@@ -1,7 +1,7 @@
 """The backend for GPUs: choice, places and order of a step's tokens in one Pallas kernel by way of Triton.
 
-XLA:GPU makes a chain of seven kernels of it, two sorts among them, each of which waits for the one before. Rows are
-brought to their places by XLA: one program would read them too slowly.
+XLA:GPU makes a chain of seven kernels of it, two sorts among them, each of which waits for the one before. XLA moves
+rows to their places: one program would read them too slowly.
 """
 
 import functools
@@ -18,7 +18,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.triton import load, refusal, store
 
 MAX_SHARES = 8192  # tokens x experts: all are in the registers of one program
-MAX_CHOICES = 4096  # the same, where what experts are chosen by is kept beside their scores
+MAX_CHOICES = 4096  # the same, where biased scores are kept in addition to the plain ones
 MAX_CHOSEN = 16
 _MOST_WARPS = 8
 # In place of scores, and less than any of them: of an expert that a token does not go to; of one that has been chosen,
@@ -29,7 +29,11 @@ _NO_EXPERT = -1e32
 
 
 def takes(x: jax.Array, num_experts: int, routing: Routing, target: Target) -> bool:
-    """Whether all of it fits in one program. Args: see api.can_route_experts."""
+    """Return whether all of it fits in one program.
+
+    Args:
+        x, num_experts, routing, target: see api.can_route_experts.
+    """
     groups = routing.groups
     is_possible = refusal(target) is None and routing.num_chosen <= MAX_CHOSEN
     if groups is not None:  # Triton has no other shapes
@@ -46,7 +50,7 @@ def route(
     bias: jax.Array | None,
     target: Target,
 ) -> Routed:
-    """See api.route_experts.
+    """Route as api.route_experts.
 
     Raises:
         NotImplementedError: the target is no GPU of compute capability 8.0 or more.
@@ -79,7 +83,7 @@ def _most_shares(routing: Routing) -> int:
 
 
 def _up(number: int) -> int:
-    """The next power of two: Triton has no other sizes."""
+    """Return the next power of two: Triton has no other sizes."""
     return 1 << (number - 1).bit_length()
 
 
@@ -89,8 +93,8 @@ def _kernel(
     *refs: jax.Array,
     routing: Routing,
 ) -> None:
-    """Refs: i32[2], num_tokens and first; logits f32[T, E]; the bias f32[E], if there is one; see Routed; i32[T·C], the
-    token of each row, those that have no expert here come last."""
+    """Run the program. Refs: i32[2], num_tokens and first; logits f32[T, E]; the bias f32[E], if there is one; see
+    Routed; i32[T·C], the token of each row, rows without an expert here last."""
     weights, places, tokens, sizes = refs[routing.has_bias :]
     (T, E), C, here = logits.shape, routing.num_chosen, routing.num_here
     num_tokens, first = scalars[0], scalars[1]
@@ -121,16 +125,17 @@ def _kernel(
 
 
 def _mark(number: int) -> float:
-    """What stands in place of a choice's score: a number of float32."""
+    """Return the number of float32 that replaces the score of a choice."""
     return float(np.float32(_FIRST_CHOICE - number * _BETWEEN))
 
 
 def _choose(
     logits: jax.Array, inside: jax.Array, expert: jax.Array, routing: Routing, bias: jax.Array | None
 ) -> tuple[list[jax.Array], jax.Array]:
-    """f32[T, E] → of each choice the tokens' shares f32[T]; and f32[T, E], in which choices stand by their marks.
+    """Choose experts: f32[T, E] → for each choice the tokens' shares f32[T]; and f32[T, E], in which choices are
+    replaced by their marks.
 
-    Shares of a token that has NaN are NaN, and it goes to C experts all the same.
+    Shares of a token that has NaN are NaN, and it still goes to C experts.
 
     Args:
         bias: f32[E].
@@ -167,7 +172,7 @@ def _choose(
 
 
 def _of_best_groups(choice: jax.Array, groups: Groups) -> jax.Array:
-    """f32[T, E] → the same, with less than any score for experts of groups that a token does not go to."""
+    """Lower the scores f32[T, E] of experts in groups that a token does not go to below any real score."""
     (T, E), G = choice.shape, groups.number
     parts = choice.reshape(T, G, E // G)
     scores = jnp.max(parts, axis=2)

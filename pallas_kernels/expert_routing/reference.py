@@ -1,4 +1,4 @@
-"""What the routing of experts and their sum mean."""
+"""The plain definition of expert routing and of the experts' sum."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def route(
     bias: jax.Array | None = None,
     target: Target = Target(),
 ) -> Routed:
-    """See api.route_experts. Rows of no expert are 0."""
+    """Route as api.route_experts. Rows of no expert are 0."""
     T, C, here = logits.shape[0], routing.num_chosen, routing.num_here
     weights, chosen = choose(logits, routing, bias)
     own = chosen - first
@@ -33,6 +33,6 @@ def route(
 def weighted_sum(
     products: jax.Array, weights: jax.Array, places: jax.Array, dtype: DTypeLike, target: Target = Target()
 ) -> jax.Array:
-    """See api.sum_experts."""
+    """Sum as api.sum_experts."""
     rows = jnp.where(places[:, :, None] >= 0, products[jnp.maximum(places, 0)].astype(jnp.float32), 0.0)
     return jnp.sum(weights[:, :, None] * rows, axis=1).astype(dtype)

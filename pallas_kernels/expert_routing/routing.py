@@ -1,4 +1,4 @@
-"""What a router does with its logits, and what comes of it."""
+"""The rules of a router, and its result."""
 
 import dataclasses
 from typing import Literal, NamedTuple
@@ -13,11 +13,11 @@ LEAST_SUM = 1e-20  # is added to a token's sum of sigmoids: all may be 0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Groups:
-    """Experts in groups of equal size, of which a token goes to the experts of the best.
+    """Groups with the same number of experts each; a token goes to experts of the best groups.
 
     Attributes:
-        number: of groups.
-        kept: of a token, those whose experts may be chosen.
+        number: number of groups.
+        kept: number of groups whose experts a token may choose.
         best_two: a group's score is the sum of its two best experts; else that of the best one.
     """
 
@@ -28,16 +28,16 @@ class Groups:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Routing:
-    """The experts with the largest scores are chosen, among equals the first.
+    """The rules of the choice: experts with the largest scores win, among equals the first.
 
     Attributes:
         num_chosen: C, experts of a token.
         num_here: E_here, experts of this device, which follow each other.
         renormalize: a token's scores are divided by their sum.
-        scale: factor on them, at last.
+        scale: final factor on them.
         score: a softmax over all experts, or a sigmoid of each.
-        has_bias: a bias of each expert is added to the scores by which they are chosen, and not to the others.
-        groups: they are chosen from the best groups alone; None: from all.
+        has_bias: a bias of each expert is added to the scores that choose experts, and not to the weights.
+        groups: experts are chosen from the best groups alone; None: from all.
     """
 
     num_chosen: int
@@ -50,12 +50,12 @@ class Routing:
 
     @property
     def chooses_by_scores(self) -> bool:
-        """Experts are chosen by what their weights are, and nothing else."""
+        """Whether the scores that choose experts are their weights."""
         return not self.has_bias and self.groups is None
 
     @property
     def is_divided(self) -> bool:
-        """Whether a softmax is divided by its sum, which cancels out where the chosen ones are divided by theirs."""
+        """Whether a softmax is divided by its sum, which cancels out if the chosen scores are divided by theirs."""
         return not (self.renormalize and self.chooses_by_scores)
 
 
@@ -63,8 +63,8 @@ class Routed(NamedTuple):
     """Rows in the order of this device's experts, and the way back. R of them have an expert here.
 
     Attributes:
-        weights: f32[T, C], of the chosen experts, the first choice first; 0 for those of other devices.
-        places: i32[T, C], in which row each is; -1 for those of other devices. Padding has no expert.
+        weights: f32[T, C], weights of the chosen experts, the first choice first; 0 for experts of other devices.
+        places: i32[T, C], the row of each; -1 for experts of other devices. Padding has no expert.
         rows: [T·C, D], of each expert its tokens in their order. From row R on anything, also NaN.
         sizes: i32[E_here], rows of each expert.
     """
@@ -76,10 +76,11 @@ class Routed(NamedTuple):
 
 
 def choose(logits: jax.Array, routing: Routing, bias: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """What a router means.
+    """Choose experts.
 
     Args:
-        logits: f32[T, E]. bias: f32[E], of a router that has one for the choice.
+        logits: f32[T, E].
+        bias: f32[E], of a router that has one for the choice.
 
     Returns:
         f32[T, C], weights of the chosen experts, the first choice first, and i32[T, C], their numbers.
@@ -105,7 +106,7 @@ def choose(logits: jax.Array, routing: Routing, bias: jax.Array | None = None) -
 
 
 def _of_best_groups(choice: jax.Array, groups: Groups) -> jax.Array:
-    """f32[T, E] → the same, with -inf for the experts of groups that a token does not go to."""
+    """Replace the scores f32[T, E] of experts in groups that a token does not go to by -inf."""
     T, E = choice.shape
     grouped = choice.reshape(T, groups.number, E // groups.number)
     scores = jnp.sum(lax.top_k(grouped, 2 if groups.best_two else 1)[0], axis=-1)

@@ -1,8 +1,8 @@
 """The TPU backend: scores, choice, places and rows of a step's tokens, in one kernel instead of eleven operations.
 
-Experts lie along the sublanes and tokens along the lanes. So the largest share of a token is found by comparing
-registers, and ranks and rows come from small products with zeros and ones, which are exact. XLA's operations for the
-same are a sort of all shares, comparisons of each row with each, and what lies between them.
+Experts are along the sublanes and tokens along the lanes. So comparing registers finds the largest share of a token,
+and ranks and rows come from small products with zeros and ones, which are exact. XLA's operations for the same are a
+sort of all shares, comparisons of each row with each, and operations between them.
 """
 
 import functools
@@ -32,7 +32,11 @@ _ELSEWHERE, _CHOSEN = -1e30, -2e30
 
 
 def takes(x: jax.Array, num_experts: int, routing: Routing, target: Target) -> bool:
-    """Whether all of it fits: see the limits above. Args: see api.can_route_experts."""
+    """Return whether all of it fits the limits above.
+
+    Args:
+        x, num_experts, routing, target: see api.can_route_experts.
+    """
     (T, D), M = x.shape, x.shape[0] * routing.num_chosen
     # Padding must not be chosen, and groups are whole registers.
     unit = SUBLANES * (1 if routing.groups is None else routing.groups.number)
@@ -56,7 +60,7 @@ def route(
     bias: jax.Array | None,
     target: Target,
 ) -> Routed:
-    """See api.route_experts.
+    """Route as api.route_experts.
 
     Raises:
         NotImplementedError: the target is no TPU.
@@ -95,7 +99,7 @@ def _up(number: int, unit: int) -> int:
 
 
 def _chunk(num_rows: int) -> int:
-    """Rows of a chunk: whole tiles that divide all of them; 0: there are none."""
+    """Return the rows of a chunk: whole tiles that divide all of them; 0: there are none."""
     if num_rows <= CHUNK:
         return num_rows
     return next((size for size in range(CHUNK, 0, -ROW_TILE) if num_rows % size == 0), 0)
@@ -108,8 +112,8 @@ def _kernel(
     *refs: jax.Array,
     routing: Routing,
 ) -> None:
-    """Refs: i32[2], num_tokens and first; then see api.route_experts, the bias f32[1, E] if there is one, and Routed;
-    and two of the kernel's own:
+    """Run the kernel. Refs: i32[2], num_tokens and first; then see api.route_experts, the bias f32[1, E] if there is
+    one, and Routed; and two of the kernel's own:
 
         by_token: f32[N, E], the logits; N lanes, in which tokens are padded, and E with padding.
         marks: f32[E + E_here, N], 1 where a token goes to an expert.
@@ -161,9 +165,10 @@ def _kernel(
 def _choose(
     logits: jax.Array, routing: Routing, bias: jax.Array | None
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """f32[E, N] → shares f32[C padded to 8, N], of each choice the expert's number f32[1, N], and chosen ones [E, N].
+    """Choose experts: f32[E, N] → shares f32[C padded to 8, N], the expert's number of each choice f32[1, N], and
+    chosen ones [E, N].
 
-    Shares of a token that has NaN are NaN, and it goes to C experts all the same.
+    Shares of a token that has NaN are NaN, and it still goes to C experts.
 
     Args:
         bias: f32[E, 1].
@@ -199,13 +204,17 @@ def _choose(
 
 
 def _best(choice: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The largest of each column, and the first place where it stands; f32[1, N] each. Args: number: of each row."""
+    """Return the largest number of each column, and its first place; f32[1, N] each.
+
+    Args:
+        number: number of each row.
+    """
     best = jnp.max(choice, axis=0, keepdims=True)
     return best, jnp.min(jnp.where(choice == best, number, float(choice.shape[0])), axis=0, keepdims=True)
 
 
 def _of_best_groups(choice: jax.Array, groups: Groups) -> jax.Array:
-    """f32[E, N] → the same, with less than any score for experts of groups that a token does not go to."""
+    """Lower the scores f32[E, N] of experts in groups that a token does not go to below any real score."""
     size = choice.shape[0] // groups.number
     parts = [choice[begin : begin + size] for begin in range(0, choice.shape[0], size)]
     number = lax.broadcasted_iota(jnp.int32, parts[0].shape, 0).astype(jnp.float32)
@@ -228,8 +237,9 @@ def _of_best_groups(choice: jax.Array, groups: Groups) -> jax.Array:
 
 
 def _places(marks: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """f32[E_here, N] → places, counted from 1, of each token among the rows of all experts, 0 where it does not go, and
-    each expert's number of tokens f32[1, E_here]. All sums are exact: of zeros and ones, or of numbers up to C."""
+    """Return places f32[E_here, N], counted from 1, of each token among the rows of all experts, 0 where it does not
+    go, and each expert's number of tokens f32[1, E_here]. All sums are exact: of zeros and ones, or of numbers up to C.
+    """
     E, N = marks.shape
     ones = marks.astype(jnp.bfloat16)
     contract_tokens = (((1,), (1,)), ((), ()))
@@ -243,13 +253,13 @@ def _places(marks: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _ones_where(size: int, compare: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
-    """[size, size], 1 where the row's number compares so with the column's."""
+    """Return [size, size], 1 where `compare(row number, column number)` holds."""
     row, column = (lax.broadcasted_iota(jnp.int32, (size, size), axis) for axis in (0, 1))
     return jnp.where(compare(row, column), 1.0, 0.0).astype(jnp.bfloat16)
 
 
 def _stacked(rows: list[jax.Array], padding: float = 0.0) -> jax.Array:
-    """f32[1, N] each → f32[padded to 8, N]."""
+    """Stack rows f32[1, N] → f32[padded to 8, N]."""
     shape = (_up(len(rows), SUBLANES), rows[0].shape[1])
     slot, out = lax.broadcasted_iota(jnp.int32, shape, 0), jnp.full(shape, padding, jnp.float32)
     for number, row in enumerate(rows):

@@ -1,7 +1,7 @@
-"""The TPU backend of the weighted sum of experts: of steps with more rows than one product of XLA's takes well.
+"""The TPU backend of the weighted sum of experts, for steps with more rows than one product of XLA's handles well.
 
-Rows are taken by products with twos, as tokens are in `tpu`; but only those that an expert of this device has made, as
-many as there are, in chunks that are copied while the one before is multiplied. XLA gathers all T·C rows one by one.
+Rows are taken by products with twos, as tokens are in `tpu`; but only the rows that an expert of this device has made,
+in chunks that are copied while the chunk before is multiplied. XLA gathers all T·C rows one by one.
 """
 
 import math
@@ -24,13 +24,17 @@ _MIB = 2**20
 _TAKEN_BYTES = {"v4": 4 * _MIB, "v5p": 16 * _MIB, "7x": 16 * _MIB}  # a quarter of the vector memory
 _TAKEN_BYTES_ELSEWHERE = 32 * _MIB
 # Rows made here up to which multiplying takes fewer cycles than XLA's gather of all rows and what follows it, even if
-# some devices have twice as many as others; by the compilers' schedules, see benchmarks/results/NOTES.md.
+# some devices have twice as many as others; by the compilers' schedules, see benchmarks/results/notes/2026-11-25.md.
 _MOST_ROWS = {"v6e": 2048, "7x": 2048}
 _MOST_ROWS_ELSEWHERE = 512
 
 
 def takes(products: jax.Array, places: jax.Array, rows_here: int, target: Target) -> bool:
-    """Whole tiles that fit, and not too many rows. Args: see api.can_sum_experts."""
+    """Return whether tiles are whole and fit, and rows are few enough.
+
+    Args:
+        products, places, rows_here, target: see api.can_sum_experts.
+    """
     (M, D), T = products.shape, places.shape[0]
     return (
         products.dtype == jnp.bfloat16
@@ -44,7 +48,7 @@ def takes(products: jax.Array, places: jax.Array, rows_here: int, target: Target
 def weighted_sum(
     products: jax.Array, weights: jax.Array, places: jax.Array, dtype: DTypeLike, target: Target
 ) -> jax.Array:
-    """See api.sum_experts.
+    """Sum as api.sum_experts.
 
     Raises:
         NotImplementedError: the target is no TPU.
@@ -80,7 +84,7 @@ def _kernel(
     chunks: jax.Array,
     arrived: jax.Array,
 ) -> None:
-    """Refs: see api.sum_experts.
+    """Run the kernel. Refs: see api.sum_experts.
 
     Args:
         taken: f32[C·T, D], the rows of all tokens' first choices, of their second ones…

@@ -1,7 +1,7 @@
-"""What a step computes with states in slots: each row, one request's tokens, goes on from its slot's state.
+"""The gated delta rule over states in slots: each row, one request's tokens, continues the state of its slot.
 
-A row of the batch that is padding, or that has come to its end, has slot 0, the scratch slot: what is computed for it
-is nobody's, and it changes no state. So the scratch slot's states stay zeros.
+A row of the batch that is padding, or whose request has ended, has slot 0, the scratch slot: its results are unused,
+and it changes no state. So the scratch slot's states stay zeros.
 """
 
 import dataclasses
@@ -19,14 +19,15 @@ SCRATCH_SLOT = 0
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DeltaRows:
-    """The rows of a step, and where the state of each is.
+    """The rows of a step, and the slot of each row's state.
 
     Attributes:
         query_start: i32[B+1], row b owns tokens query_start[b] … query_start[b+1]-1; padding rows repeat the end.
-        offsets: i32[T], of each token in its row.
-        slots: i32[B], whose state each row goes on from, and leaves there; SCRATCH_SLOT: of nobody.
-        is_first: bool[B], a request's first tokens: its state is zeros, whatever was in the slot.
-        num_decodes: i32[], the first so many rows have one token each; more may.
+        offsets: i32[T], position of each token in its row.
+        slots: i32[B], the slot whose state each row continues and updates; SCRATCH_SLOT: the row is unused.
+        is_first: bool[B], whether a row has a request's first tokens: its state starts from zeros, whatever the slot
+            holds.
+        num_decodes: i32[]; rows 0 … num_decodes - 1 have one token each. Later rows may have one token, too.
         kind: static; "decode" promises T == B and that row b has token b.
     """
 
@@ -47,7 +48,12 @@ class DeltaRows:
         num_decodes: jax.Array,
         kind: Literal["decode", "prefill"],
     ) -> "DeltaRows":
-        """Args: kv_len: i32[B], tokens of each row's request after the step. num_tokens: T."""
+        """Describe the rows of a step.
+
+        Args:
+            kv_len: i32[B], tokens of each row's request after the step.
+            num_tokens: T.
+        """
         counts = query_start[1:] - query_start[:-1]
         if kind == "decode":
             offsets = jnp.zeros(num_tokens, jnp.int32)
@@ -58,13 +64,13 @@ class DeltaRows:
         return cls(query_start, offsets, slots, kv_len <= counts, num_decodes, kind)
 
     def read(self, states: jax.Array, slots: jax.Array) -> jax.Array:
-        """states [S, …] of these rows' slots → [B, …], zeros of rows that are a request's first tokens."""
+        """Read the rows' states: [S, …] → [B, …], zeros for rows with a request's first tokens."""
         fresh = self.is_first.reshape(-1, *(1,) * (states.ndim - 1))
         return jnp.where(fresh, jnp.zeros((), states.dtype), states[slots])
 
     @staticmethod
     def write(states: jax.Array, slots: jax.Array, new: jax.Array) -> jax.Array:
-        """The states [S, …] with those of rows, [B, …], in their slots."""
+        """Write rows' states [B, …] into their slots of the states [S, …]."""
         nowhere = states.shape[0]
         return states.at[jnp.where(slots == SCRATCH_SLOT, nowhere, slots)].set(new.astype(states.dtype), mode="drop")
 
@@ -72,11 +78,12 @@ class DeltaRows:
 def short_convolution(
     x: jax.Array, weight: jax.Array, states: jax.Array, rows: DeltaRows
 ) -> tuple[jax.Array, jax.Array]:
-    """Each channel's weighted sum of a token and the W - 1 before it, of its own request.
+    """Compute each channel's weighted sum of a token and the W - 1 tokens before it, within its request.
 
     Args:
-        x: [T, K, C]. weight: [K, C, W], that of the token itself last.
-        states: [S, K, W-1, C], the newest of each slot's tokens before these.
+        x: [T, K, C].
+        weight: [K, C, W], the weight of the token itself last.
+        states: [S, K, W-1, C], the newest tokens of each slot before these.
 
     Returns:
         f32[T, K, C], and the states after these tokens.
@@ -99,11 +106,13 @@ def gated_delta(
     states: jax.Array,
     rows: DeltaRows,
 ) -> tuple[jax.Array, jax.Array]:
-    """The gated delta rule, see reference.py. Rows of one token are computed as they are, others in chunks.
+    """Apply the gated delta rule (reference.py). Rows of one token take a single step, other rows run in chunks.
 
     Args:
-        q, k: f32[T, K, dk], as they are multiplied: normalized and scaled. v: [T, K, R, dv], of R value heads each.
-        decay: f32[T, K, R], logarithms, at most 0. beta: f32[T, K, R].
+        q, k: f32[T, K, dk], normalized and scaled.
+        v: [T, K, R, dv], with R value heads for each key head.
+        decay: f32[T, K, R], logarithms, at most 0.
+        beta: f32[T, K, R].
         states: f32[S, K, R, dk, dv].
 
     Returns:

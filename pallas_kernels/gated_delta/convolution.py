@@ -1,11 +1,12 @@
-"""A causal convolution over few tokens, each channel by itself, of rows that lie one after the other."""
+"""A causal convolution over few tokens, channel by channel, for rows that follow each other."""
 
 import jax
 import jax.numpy as jnp
 
 
 def convolve_singles(x: jax.Array, weight: jax.Array, history: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One token a row: x [B, K, C], weight [K, C, W], history [B, K, W-1, C] → [B, K, C], and the history after it."""
+    """Convolve rows of one token: x [B, K, C], weight [K, C, W], history [B, K, W-1, C] → [B, K, C], and the history
+    after it."""
     window = jnp.concatenate([history, x[:, :, None]], axis=2)
     return jnp.sum(window * jnp.swapaxes(weight, 1, 2), axis=2), window[:, :, 1:]
 
@@ -13,14 +14,17 @@ def convolve_singles(x: jax.Array, weight: jax.Array, history: jax.Array) -> tup
 def convolve_ragged(
     x: jax.Array, weight: jax.Array, history: jax.Array, query_start: jax.Array, offsets: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Any number of tokens a row.
+    """Convolve rows of any number of tokens.
 
     Args:
-        x: [T, K, C]. weight: [K, C, W]. history: [B, K, W-1, C], what comes before each row.
-        query_start: i32[B+1]. offsets: i32[T], of each token in its row.
+        x: [T, K, C].
+        weight: [K, C, W].
+        history: [B, K, W-1, C], the tokens before each row.
+        query_start: i32[B+1].
+        offsets: i32[T], position of each token in its row.
 
     Returns:
-        [T, K, C], and the history after each row; of rows without tokens it is as it was.
+        [T, K, C], and the history after each row, unchanged for rows without tokens.
     """
     T, num_before = x.shape[0], weight.shape[-1] - 1
     out = x * weight[..., num_before]

@@ -1,14 +1,15 @@
 """The gated delta rule for rows of one token, and for chunks, by products of matrices (the WY form).
 
-With S the state before a chunk, g the sum of logarithms of decay up to each token (it too), and token j at or before i:
+With S the state before a chunk, g the sum of logarithms of decay up to each token (inclusive), and token j at or before
+i:
 
     D[i, j] = exp(g[i] - g[j]),  A[i, j] = beta[i] (k[i] · k[j]) D[i, j] for j < i,  M = (1 + A)⁻¹
     U = M (beta V),  W = M (beta exp(g) K)
-    N = U - W S                                       what each token adds, with what those before it added
+    N = U - W S                                       the addition of each token, given those before it
     out = (exp(g) Q) S + ((Q Kᵀ) D) N
     S' = exp(g[last]) S + (exp(g[last] - g) K)ᵀ N
 
-All but the lines with S is computed for a group of chunks at once; those are computed chunk after chunk.
+Only the lines with S run chunk after chunk; all others run for a group of chunks at once.
 """
 
 import jax
@@ -26,7 +27,8 @@ Tokens = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 def delta_singles(
     q: jax.Array, k: jax.Array, v: jax.Array, decay: jax.Array, beta: jax.Array, state: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """One token a row: as in reference.py, with B in place of T, and a state f32[B, K, R, dk, dv] for each."""
+    """Apply the rule to rows of one token: as in reference.py, with B instead of T, and a state f32[B, K, R, dk, dv]
+    for each."""
     state = state * jnp.exp(decay)[..., None, None]
     # Sums of products, not products of matrices: each state is read once, and there is nothing to share.
     known = jnp.sum(state * k[:, :, None, :, None], axis=-2)
@@ -42,16 +44,16 @@ def delta_chunks(
     slots: jax.Array,
     is_first: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Rows of any number of tokens. The number of chunks that are computed is that of real ones, whatever T and B are.
+    """Apply the rule to rows of any number of tokens. Only real chunks are computed, whatever T and B are.
 
     Args:
-        tokens: of T tokens.
+        tokens: T tokens.
         states: f32[S, K, R, dk, dv].
-        rows: i32[B] each: where the tokens of each row begin, and how many they are; 0: it is left out.
+        rows: i32[B] each: the first token of each row, and its number of tokens; 0: the row is left out.
         slots, is_first: see DeltaRows.
 
     Returns:
-        [T, K, R, dv] in v's dtype, of rows that are left out anything; and the states after these tokens.
+        [T, K, R, dv] in v's dtype, arbitrary for rows that are left out; and the states after these tokens.
     """
     T, (K, R, dv), dk = tokens[0].shape[0], tokens[2].shape[1:], tokens[0].shape[2]
     size = _chunk_size(T)
@@ -78,13 +80,13 @@ def delta_chunks(
 
 
 def _chunk_size(num_tokens: int) -> int:
-    """A power of two."""
+    """Choose the tokens of a chunk, a power of two."""
     return int(min(CHUNK, 1 << max(0, num_tokens - 1).bit_length()))
 
 
 def _gather(tokens: Tokens, start: jax.Array, length: jax.Array, size: int) -> Tokens:
-    """The tokens of G chunks, [T, …] → [G, …]: q and k [G, K, C, dk], v [G, K, R, C, dv], decay and beta [G, K, R, C].
-    Behind the length of a chunk nothing decays and nothing is added."""
+    """Gather the tokens of G chunks, [T, …] → [G, …]: q and k [G, K, C, dk], v [G, K, R, C, dv], decay and beta [G, K,
+    R, C]. Beyond the length of a chunk nothing decays and nothing is added."""
     place = jnp.arange(size)
     token = jnp.minimum(start[:, None] + place, tokens[0].shape[0] - 1)
     is_real = (place < length[:, None])[:, :, None, None]
@@ -95,7 +97,8 @@ def _gather(tokens: Tokens, start: jax.Array, length: jax.Array, size: int) -> T
 
 
 def _within_chunks(tokens: Tokens) -> tuple[jax.Array, ...]:
-    """Of G chunks all that needs no state: U, W, (Q Kᵀ) D, exp(g) Q, exp(g[last] - g) K and exp(g[last])."""
+    """Compute the parts of G chunks that need no state: U, W, (Q Kᵀ) D, exp(g) Q, exp(g[last] - g) K and
+    exp(g[last])."""
     q, k, v, decay, beta = tokens
     size = q.shape[2]
     until = jnp.cumsum(decay, axis=-1)  # [G, K, R, C]
@@ -122,8 +125,8 @@ def _within_chunks(tokens: Tokens) -> tuple[jax.Array, ...]:
 
 
 def _next_chunk(carry: tuple[jax.Array, ...], chunk: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
-    """One chunk after the other. Its row's state is written after each of them: the last one stays. A chunk that is
-    none changes nothing: it goes on from the last row's state, and its results lie behind all tokens."""
+    """Compute the next chunk. It writes its row's state, so the state after the row's last chunk stays. An empty
+    chunk changes nothing: it continues the last row's state, and its results go after all tokens."""
     state, states, out = carry
     added, read, scores, queries, keys, kept, begins_row, fresh, slot, token = chunk
     found = jnp.where(fresh, 0.0, lax.dynamic_index_in_dim(states, slot, keepdims=False))
@@ -137,8 +140,9 @@ def _next_chunk(carry: tuple[jax.Array, ...], chunk: tuple[jax.Array, ...]) -> t
 
 
 def _inverse(lower: jax.Array) -> jax.Array:
-    """(1 + A)⁻¹ of A [..., C, C], zeros on and above the diagonal; C is a power of two. Small blocks by forward
-    substitution, those of 2, 4, … times their width from them: as steady, where a series of powers of A is not.
+    """Compute (1 + A)⁻¹ of A [..., C, C], zeros on and above the diagonal; C is a power of two. Small blocks use
+    forward substitution; those of 2, 4, … times their width are combined from them: equally stable, unlike a series of
+    powers of A.
 
     Blocks are multiplied as parts of whole matrices: XLA:TPU takes 8 s to compile one product of smaller ones.
     """
@@ -159,13 +163,13 @@ def _inverse(lower: jax.Array) -> jax.Array:
 
 
 def _diagonal(blocks: jax.Array) -> jax.Array:
-    """[..., N, w, N, w] → [..., N, w, w]."""
+    """Take the diagonal blocks: [..., N, w, N, w] → [..., N, w, w]."""
     return jnp.moveaxis(jnp.diagonal(blocks, axis1=-4, axis2=-2), -1, -3)
 
 
 def _substitute(lower: jax.Array) -> jax.Array:
-    """(1 + A)⁻¹ of A [..., w, w], row after row. In a loop, and by sums of products: products of many matrices that are
-    so small take XLA:TPU minutes to compile."""
+    """Compute (1 + A)⁻¹ of A [..., w, w], row after row. Uses a loop and sums of products: products of many such small
+    matrices take XLA:TPU minutes to compile."""
 
     def row(i: jax.Array, inverse: jax.Array) -> jax.Array:
         factors = lax.dynamic_index_in_dim(lower, i, axis=-2, keepdims=False)
@@ -179,6 +183,6 @@ def _substitute(lower: jax.Array) -> jax.Array:
 
 
 def _product(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    """In float32 also where a device would multiply in fewer bits: errors add up over a sequence."""
+    """Multiply in float32 even where a device would use fewer bits: errors add up over a sequence."""
     product: jax.Array = jnp.einsum(subscripts, x, y, precision=lax.Precision.HIGHEST)
     return product

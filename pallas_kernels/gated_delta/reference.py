@@ -8,11 +8,13 @@ from jax import lax
 def delta_rule(
     q: jax.Array, k: jax.Array, v: jax.Array, decay: jax.Array, beta: jax.Array, state: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """A state S [dk, dv] for each value head: S decays, then what it says of the key moves towards the value, by the
-    share beta; the result is what S then says of the query.
+    """Apply the rule with a state S [dk, dv] for each value head: S decays, then its value for the key moves towards
+    the token's value by the share beta; the result is S's value for the query.
 
     Args:
-        q, k: f32[T, K, dk]. v: f32[T, K, R, dv]. decay, beta: f32[T, K, R].
+        q, k: f32[T, K, dk].
+        v: f32[T, K, R, dv].
+        decay, beta: f32[T, K, R].
         state: f32[K, R, dk, dv], before the first token.
 
     Returns:

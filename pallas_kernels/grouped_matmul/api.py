@@ -1,4 +1,4 @@
-"""The public face of grouped matmul; picks a backend."""
+"""The public interface of grouped matmul; picks a backend."""
 
 import functools
 
@@ -37,15 +37,15 @@ def grouped_matmul(
     backend: str = "auto",
     target: Target = Target(),
 ) -> jax.Array:
-    """Multiplies the first group of rows with the first matrix, the next one with the second, and so on.
+    """Multiply the first group of rows with the first matrix, the next one with the second, and so on.
 
     Args:
         rows: [M, D].
         matrices: [E, D, F] in the dtype of rows, or in 4 or 8 bits where there are scales.
         group_sizes: i32[E], rows of each group; their sum is at most M.
-        scales: factors on the matrices' numbers; None: they are the numbers.
+        scales: factors on the matrices' numbers; None: the matrices hold the numbers themselves.
         backend: "auto", or the name of one.
-        target: what kernels are compiled for; "auto" picks by it.
+        target: the device that kernels are compiled for; "auto" picks by it.
 
     Returns:
         [M, F] in rows' dtype; 0 for rows of no group. Sums are in float32.
@@ -84,10 +84,13 @@ def refusal_of_kernels(
     backend: str = "auto",
     target: Target = Target(),
 ) -> str | None:
-    """Why no backend multiplies such matrices without a widened copy of them; None: one does.
+    """Return why no backend multiplies such matrices without a widened copy of them; None: one does.
 
     Args:
-        dtype: of rows. matrices: [E, D, F]. group, is_float4: see Scales. has_zeros: of the scales.
+        dtype: dtype of rows.
+        matrices: [E, D, F].
+        group, is_float4: see Scales.
+        has_zeros: the scales have zeros.
     """
     E, D, F = matrices.shape
     factors = jax.ShapeDtypeStruct((E, -(-D // group), F), jnp.float32)

@@ -1,4 +1,4 @@
-"""Groups of rows on a CPU: one block of one group after the other, so that work grows with the groups that have rows.
+"""Groups of rows on a CPU: one block of one group after the other, so that only groups with rows cost work.
 
 XLA:CPU computes ragged_dot as every row times every matrix: 49 ms for 8 rows with 32 matrices [1024, 768] in float32,
 against 2.0 here (2 cores with AVX-512, JAX 0.10.2); 833 against 28 for 2,048 rows.
@@ -18,7 +18,7 @@ Multiply = Callable[[jax.Array, jax.Array], jax.Array]
 def in_blocks(
     rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array, num_outputs: int, multiply: Multiply
 ) -> jax.Array:
-    """rows [M, in], matrices [E, …], group_sizes i32[E] → f32[M, out]; 0 for rows of no group.
+    """Multiply rows [M, in], matrices [E, …], group_sizes i32[E] → f32[M, out]; 0 for rows of no group.
 
     Args:
         multiply: block [R, in] and one of the matrices → f32[R, out].

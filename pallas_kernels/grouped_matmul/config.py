@@ -1,4 +1,4 @@
-"""Tile sizes of the GPU kernel: by the shapes alone."""
+"""Tile sizes of the GPU kernels, by the shapes alone."""
 
 import dataclasses
 import math
@@ -12,12 +12,15 @@ LEAST_STEPS = 4  # of a program's loop over D, else its beginning and end are mo
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MatmulTiles:
-    """How a product is cut up; all sizes are powers of two.
+    """Tile sizes of a product; all are powers of two.
 
     Attributes:
-        rows: of a tile. columns: of a tile. inner: of D at a time.
-        num_warps: of a program. num_stages: of its pipeline of loads.
-        parts: into which D is cut, each a program of its own, whose sums are added up afterwards.
+        rows: rows of a tile.
+        columns: columns of a tile.
+        inner: size of D at a time.
+        num_warps: warps of a program.
+        num_stages: stages of its pipeline of loads.
+        parts: parts of D, each a program of its own, whose sums are added up afterwards.
     """
 
     rows: int
@@ -28,8 +31,8 @@ class MatmulTiles:
     parts: int = 1
 
     def in_parts(self, M: int, D: int, F: int) -> "MatmulTiles":
-        """Of one matrix [D, F] and M rows: in parts, where the tiles of its columns alone would leave multiprocessors
-        idle. What is added up is far less than the matrix, and stays in the device's cache."""
+        """Cut D of one matrix [D, F] and M rows into parts, where the tiles of its columns alone would leave
+        multiprocessors idle. The partial sums are far smaller than the matrix, and stay in the device's cache."""
         programs = math.ceil(M / self.rows) * math.ceil(F / self.columns)
         steps = math.ceil(D / self.inner)
         parts = min(math.ceil(WANTED_PROGRAMS / programs), max(1, steps // LEAST_STEPS))
@@ -37,7 +40,8 @@ class MatmulTiles:
 
     @classmethod
     def of(cls, rows: jax.Array, matrices: jax.Array) -> "MatmulTiles":
-        """A group of the usual size fills a tile: with few rows, time goes into reading the matrices once."""
+        """Choose tiles that a group of the usual size fills: with few rows, most time goes into reading each matrix
+        once."""
         usual = -(-rows.shape[0] // matrices.shape[0])
         if rows.dtype == jnp.float32:
             return cls(rows=32, columns=64, inner=32, num_warps=4, num_stages=2)
@@ -50,11 +54,13 @@ class MatmulTiles:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MosaicTiles:
-    """How a product is cut up for Hopper GPUs.
+    """Tile sizes of a product for Hopper GPUs.
 
     Attributes:
-        columns: of a tile. inner: of D at a time.
-        warpgroups: that multiply, each 64 rows. stages: buffers for what comes next.
+        columns: columns of a tile.
+        inner: size of D at a time.
+        warpgroups: warpgroups that multiply, each 64 rows.
+        stages: buffers for the next inputs.
     """
 
     columns: int
@@ -64,12 +70,12 @@ class MosaicTiles:
 
     @classmethod
     def of(cls, columns: int) -> "MosaicTiles":
-        """columns: of the matrices (F), a multiple of 64."""
+        """Choose tiles for matrices of this number of columns (F), a multiple of 64."""
         if columns % 256 == 0:
             return cls(columns=256, stages=3)
         return cls(columns=128 if columns % 128 == 0 else 64, stages=4)
 
     @property
     def rows(self) -> int:
-        """Of a tile."""
+        """Rows of a tile."""
         return self.warpgroups * 64

@@ -1,7 +1,7 @@
-"""The backend for Hopper GPUs and groups of many rows: tiles come by the copy engine, products are asynchronous.
+"""The backend for Hopper GPUs and groups of many rows: the copy engine brings tiles, and products are asynchronous.
 
-A block of threads computes one tile of one group's rows. One warpgroup fetches what the next products need into a ring
-of buffers; two others, each with 64 of the rows, multiply.
+A block of threads computes one tile of one group's rows. One warpgroup fetches the inputs of the next products into a
+ring of buffers; two others, each with 64 of the rows, multiply.
 """
 
 import functools
@@ -27,10 +27,10 @@ MIN_ROWS = 64  # of a usual group: with fewer, most of a product would be paddin
 def matmul(
     rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array, target: Target, scales: Scales | None = None
 ) -> jax.Array:
-    """rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F].
+    """Multiply rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F].
 
     Raises:
-        NotImplementedError: the target is no Hopper GPU, or sizes or dtype are not those that the kernel is made for.
+        NotImplementedError: the target is no Hopper GPU, or the kernel does not support the sizes or the dtype.
     """
     (M, D), (E, _, F) = rows.shape, matrices.shape
     if (reason := mosaic.refusal(target)) is not None:
@@ -61,7 +61,7 @@ def matmul(
 
 
 def _buffers(tiles: MosaicTiles) -> dict[str, Any]:
-    """Arguments of _multiply_tile."""
+    """Return the buffer arguments of _multiply_tile."""
 
     def swizzled(*shape: int) -> Any:
         return plgpu.SMEM(shape, jnp.bfloat16, transforms=mosaic.SWIZZLED)
@@ -90,7 +90,7 @@ def _multiply_tile(
     free: Any,
     tiles: MosaicTiles,
 ) -> None:
-    """Block (i, j): columns j of tile i. rows_ref [M, D], matrices_ref [E, D, F], out_ref [M, F]."""
+    """Compute block (i, j): columns j of tile i. rows_ref [M, D], matrices_ref [E, D, F], out_ref [M, F]."""
     (M, D), stages = rows_ref.shape, jnp.int32(tiles.stages)
     tile, warpgroup = lax.axis_index("tile"), lax.axis_index("warpgroup")
     first, count, group = first_ref[tile], count_ref[tile], group_ref[tile]

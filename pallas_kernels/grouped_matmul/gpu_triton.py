@@ -28,10 +28,10 @@ def matmul(
     scales: Scales | None = None,
     tiles: MatmulTiles | None = None,
 ) -> jax.Array:
-    """rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F].
+    """Multiply rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F].
 
     Raises:
-        NotImplementedError: the target is no GPU of compute capability 8.0 or more, or the dtype is not one it takes.
+        NotImplementedError: the target is no GPU of compute capability 8.0 or more, or the dtype is not supported.
     """
     if (reason := refusal(target)) is not None:
         raise NotImplementedError(reason)
@@ -84,9 +84,9 @@ def _multiply_tile(
     is_float4: bool,
     precision: Precision,
 ) -> None:
-    """Program (i, j, k): columns j of tile i, part k of D. rows_ref [M, D], matrices_ref [E·D, F]; refs: of the scales
-    and the zeros, if there are any, [E·G, F], and of the parts' results, [parts, M, F]. group_size: rows of a matrix
-    that share a scale."""
+    """Run program (i, j, k): columns j of tile i, part k of D. rows_ref [M, D], matrices_ref [E·D, F]; refs: scales and
+    zeros, if there are any, [E·G, F], and the parts' results, [parts, M, F]. group_size: rows of a matrix that share a
+    scale."""
     *factors_refs, out_ref = refs
     (M, D), F = rows_ref.shape, matrices_ref.shape[1]
     tile, part = pl.program_id(0), pl.program_id(2)
@@ -113,7 +113,7 @@ def _multiply_tile(
         return sums + (products * of_group(factors_refs[0], number) if has_groups else products)
 
     def of_group(ref: jax.Array, number: jax.Array | int) -> jax.Array:
-        """f32[1, columns]: of this group of a matrix's rows."""
+        """Load the scales or zeros f32[1, columns] of one group of the matrix's rows."""
         row = group * pl.cdiv(D, group_size or D) + number + lax.iota(jnp.int32, 1)
         return _load(ref, row, column, None, columns_inside)
 
@@ -141,7 +141,7 @@ def _load(
     rows_inside: jax.Array | None,
     columns_inside: jax.Array | None,
 ) -> jax.Array:
-    """[R, C] of ref, 0 in rows and columns that are not inside; None: all are."""
+    """Load [R, C] of ref, 0 in rows and columns that are not inside; None: all are."""
     shape = (rows.shape[0], columns.shape[0])
     mask: jax.Array | None = None
     if rows_inside is not None:

@@ -1,4 +1,5 @@
-"""The plain definition, in float32: every row times every matrix, of which one is kept. The oracle of the others."""
+"""The plain definition, in float32: every row times every matrix, of which one result is kept. The oracle of the
+others."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from palladio.pallas_kernels.target import Target
 def matmul(
     rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array, target: Target, scales: Scales | None = None
 ) -> jax.Array:
-    """rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F]."""
+    """Multiply rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F]."""
     del target
     ends = jnp.cumsum(group_sizes)
     row = jnp.arange(rows.shape[0])[:, None]

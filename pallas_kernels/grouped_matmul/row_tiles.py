@@ -1,4 +1,4 @@
-"""How rows of groups are cut into tiles: by XLA, and by a kernel for GPUs, which is one instead of a chain of four."""
+"""Division of rows of groups into tiles: by XLA, or by one kernel for GPUs, which replaces a chain of four."""
 
 import functools
 from typing import NamedTuple
@@ -19,7 +19,9 @@ class RowTiles(NamedTuple):
     """Rows cut into tiles of one group each, and after them tiles of rows of no group.
 
     Attributes:
-        group: i32[I]. first: i32[I], a tile's first row. num_rows: i32[I]; 0 for rows of no group, or beyond all rows.
+        group: i32[I], group of each tile.
+        first: i32[I], its first row.
+        num_rows: i32[I], its rows; 0 for rows of no group, or beyond all rows.
     """
 
     group: jax.Array
@@ -28,8 +30,8 @@ class RowTiles(NamedTuple):
 
 
 def plan_tiles(group_sizes: jax.Array, num_rows: int, tile: int) -> RowTiles:
-    """group_sizes i32[E] → ceil(M / tile) + min(E, M) tiles: M rows are of M groups at most. All products of a layer
-    with the same groups share it."""
+    """Cut group_sizes i32[E] into ceil(M / tile) + min(E, M) tiles: M rows are of M groups at most. All products of a
+    layer with the same groups share them."""
     E = group_sizes.shape[0]
     parts = -(-group_sizes // tile)
     ends = jnp.cumsum(parts)
@@ -45,7 +47,11 @@ def plan_tiles(group_sizes: jax.Array, num_rows: int, tile: int) -> RowTiles:
 
 
 def plan_tiles_on_gpu(group_sizes: jax.Array, num_rows: int, tile: int, target: Target) -> RowTiles:
-    """The same by way of Triton. Args: target: which takes its kernels."""
+    """Cut rows as `plan_tiles`, by way of Triton.
+
+    Args:
+        target: a target that runs its kernels.
+    """
     if group_sizes.shape[0] == 1:  # of one size, mostly: XLA knows it ahead
         return plan_tiles(group_sizes, num_rows, tile)
     num_tiles = _num_tiles(group_sizes, num_rows, tile)
@@ -69,7 +75,7 @@ def _num_tiles(group_sizes: jax.Array, num_rows: int, tile: int) -> int:
 
 
 def _up(number: int) -> int:
-    """The next power of two: Triton has no other sizes."""
+    """Return the next power of two: Triton has no other sizes."""
     return 1 << (number - 1).bit_length()
 
 
@@ -82,7 +88,7 @@ def _plan(
     of_program: int,
     tile: int,
 ) -> None:
-    """Program i: tiles from i·of_program on. Refs: i32[E], and i32[I] as of RowTiles."""
+    """Run program i: tiles from i·of_program on. Refs: i32[E], and the i32[I] arrays of RowTiles."""
     E = sizes_ref.shape[0]
     groups = lax.iota(jnp.int32, _up(E))
     sizes = load(sizes_ref, (groups,), groups < E)

@@ -1,4 +1,4 @@
-"""Scales: what matrices of 8-bit and 4-bit numbers are multiplied with, and what their bits mean."""
+"""Scales: factors of matrices of 8-bit and 4-bit numbers, and the meaning of these bits."""
 
 import dataclasses
 
@@ -25,18 +25,18 @@ class Scales:
     is_float4: bool = False
 
     def is_of(self, matrices: jax.Array) -> bool:
-        """Whether the shapes fit together."""
+        """Return whether the shapes fit together."""
         E, D, F = matrices.shape
         fits = self.values.shape == (E, -(-D // self.group), F)
         return fits and (self.zeros is None or self.zeros.shape == self.values.shape)
 
     @property
     def arrays(self) -> tuple[jax.Array, ...]:
-        """What kernels read beside the matrices: factors, and zeros where there are any."""
+        """The arrays that kernels read besides the matrices: factors, and zeros if there are any."""
         return (self.values,) if self.zeros is None else (self.values, self.zeros)
 
     def widened(self, matrices: jax.Array, dtype: jnp.dtype) -> jax.Array:
-        """The numbers times their factors, [E, D, F]: products in float32, then rounded."""
+        """Return the numbers times their factors, [E, D, F]: products in float32, then rounded."""
         D = matrices.shape[1]
         wide = unpacked(matrices, is_float4=self.is_float4)
         if self.zeros is not None:
@@ -46,10 +46,10 @@ class Scales:
 
 
 def unpacked(stored: jax.Array, *, is_float4: bool, dtype: DTypeLike = jnp.float32) -> jax.Array:
-    """The numbers that 4 or 8 bits stand for.
+    """Return the numbers that 4 or 8 bits stand for.
 
     Args:
-        dtype: that they are computed in; bfloat16 has all of them but those of float8 and int8.
+        dtype: dtype of the result; bfloat16 holds all numbers of 4 and 8 bits exactly.
     """
     if not is_float4:
         return stored.astype(dtype)

@@ -32,7 +32,7 @@ HAS_BFLOAT16 = ("v6e", "7x")  # kinds of TPU that compute elementwise in it
 def matmul(
     rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array, target: Target, scales: Scales | None = None
 ) -> jax.Array:
-    """rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F].
+    """Multiply rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F].
 
     Raises:
         NotImplementedError: the target is no TPU, there are no scales, or groups are no whole blocks.
@@ -61,7 +61,7 @@ def matmul(
 
 
 def tile_rows(num_rows: int, num_groups: int) -> int:
-    """Rows of a tile: most groups fit in one, because each tile reads its group's matrix.
+    """Choose the rows of a tile: most groups fit in one, because each tile reads its group's matrix.
 
     With rows at random, the size of a group deviates by the root of the usual one. Groups that take several tiles
     anyway are cut into equal ones: there, products take longer than reading.
@@ -81,7 +81,8 @@ def _multiply(
     tile: int,
     target: Target,
 ) -> jax.Array:
-    """Tile i of `tiled` times matrix group[i], of the first `num_tiles`; of the others, anything."""
+    """Multiply tile i of `tiled` with matrix group[i], for the first `num_tiles`; the other tiles' results are
+    arbitrary."""
     (_, D), F = tiled.shape, matrices.shape[2]
     unit = _block(D, MAX_INNER) if scales.group >= D else max(LANES, scales.group)
     is_fast = jax.dtypes.itemsize_bits(matrices.dtype) < 8 or target.kind == "7x"
@@ -134,10 +135,10 @@ def _kernel(
     is_float4: bool,
     dtype: DTypeLike,
 ) -> None:
-    """Block (i, j) of the result, step k of its sum. refs: of the zeros, if there are any, of the result, and of the
-    sums. group_size: rows of the matrix that share a scale. size: rows of the matrix; in a last step that reaches
-    beyond it, the columns of `rows` are 0, and a matrix holds anything there. unit: rows of it that are widened at a
-    time. dtype: that small numbers are computed in."""
+    """Compute step k of the sum of block (i, j). refs: zeros, if there are any, the result, and the sums. group_size:
+    rows of the matrix that share a scale. size: rows of the matrix; in a last step that reaches beyond it, the columns
+    of `rows` are 0, and the matrix is arbitrary. unit: rows of it that are widened at a time. dtype: dtype in which
+    small numbers are computed."""
     del group_ref
     *zeros_refs, out_ref, sums_ref = refs
     num_units, per_step = pl.cdiv(size, unit), matrix_ref.shape[1] // unit
@@ -176,7 +177,7 @@ def _kernel(
         sums_ref[...] += _product(rows, (wide * factors).astype(rows.dtype))
 
     def of_rows(ref: Any, unit_number: Any) -> jax.Array:
-        """[unit, columns]: of each row of a unit, its group's."""
+        """Return the group's row for each row of a unit, [unit, columns]."""
         num_groups, shape = unit // group_size, (group_size, matrix_ref.shape[2])
         numbers = (unit_number * num_groups + number for number in range(num_groups))
         if size % unit:
@@ -196,8 +197,9 @@ def _kernel(
 
 
 def _units_of_a_step(num_units: int, unit: int, *, is_fast: bool) -> int:
-    """A step of the grid costs some 200 cycles of its own, whatever it computes, and nothing multiplies while the first
-    one's matrix comes. Steps are as equal as may be; wide ones are equal, since a shorter last one is a slower loop."""
+    """Choose the units of a grid step. A grid step has some 200 cycles of overhead, and nothing is multiplied while the
+    first step's matrix arrives. So steps are as equal as possible; wide ones are exactly equal, since a shorter last
+    one is a slower loop."""
 
     def equal(inner: int) -> int:
         num_steps = -(-num_units // max(1, inner // unit))
@@ -215,7 +217,7 @@ def _product(rows: jax.Array, matrix: jax.Array) -> jax.Array:
 
 
 def _untiled(out: jax.Array, plan: RowTiles, group_sizes: jax.Array, num_rows: int, tile: int) -> jax.Array:
-    """Rows in their order again, 0 where they are of no group."""
+    """Return rows in their original order, 0 for rows of no group."""
     del plan
     ends = jnp.cumsum(group_sizes)
     parts = -(-group_sizes // tile)
@@ -228,8 +230,8 @@ def _untiled(out: jax.Array, plan: RowTiles, group_sizes: jax.Array, num_rows: i
 
 
 def _block(size: int, most: int) -> int:
-    """A multiple of LANES up to `most`, the largest of those that divide `size`. If it would be LANES alone, blocks may
-    reach beyond the end, by a twelfth."""
+    """Return the largest multiple of LANES up to `most` that divides `size`. If that is LANES alone, blocks may reach
+    beyond the end, by a twelfth."""
     blocks = range(most, LANES, -LANES)
     exact = next((block for block in blocks if size % block == 0), LANES)
     return next((block for block in blocks if 12 * (-size % block) <= size), LANES) if exact == LANES else exact

@@ -16,7 +16,7 @@ from palladio.pallas_kernels.target import Target
 def matmul(
     rows: jax.Array, matrices: jax.Array, group_sizes: jax.Array, target: Target, scales: Scales | None = None
 ) -> jax.Array:
-    """rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F]."""
+    """Multiply rows [M, D], matrices [E, D, F], group_sizes i32[E] → [M, F]."""
     if scales is not None:
         matrices = scales.widened(matrices, rows.dtype)
     if matrices.shape[0] == 1 and scales is not None:

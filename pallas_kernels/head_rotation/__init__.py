@@ -1,4 +1,4 @@
-"""Rotating queries and keys as one product made them, and laying them out as attention and the cache take them."""
+"""Rotation of queries and keys from one product, and their layout for attention and the cache."""
 
 from palladio.pallas_kernels.head_rotation.api import can_rotate_heads, rotate_heads
 

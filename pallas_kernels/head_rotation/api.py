@@ -1,4 +1,4 @@
-"""The public face of the rotation of heads; says where there is a kernel for it."""
+"""The public interface of the rotation of heads, which says where there is a kernel."""
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,13 @@ BACKENDS = {"tpu": tpu.rotate, "reference": reference.rotate}
 
 
 def can_rotate_heads(shape: tuple[int, ...], rotated: int, *, backend: str, target: Target) -> bool:
-    """Whether there is a kernel. Elsewhere it is left to XLA, which fuses it with what is before and after.
+    """Return whether there is a kernel. Otherwise XLA rotates, and fuses it with the operations before and after.
 
     Args:
-        shape: of `projected`, see rotate_heads. rotated: dimensions of a head that are rotated.
-        backend: of attention, whose layout the results have.
-        target: see there.
+        shape: shape of `projected`, see rotate_heads.
+        rotated: dimensions of a head that are rotated.
+        backend: backend of attention, whose layout the results have.
+        target: the device that kernels are compiled for.
     """
     is_tpu = backend == "tpu" or (backend == "auto" and target.platform == "tpu")
     return is_tpu and tpu.takes(shape, rotated)
@@ -29,17 +30,17 @@ def rotate_heads(
     backend: str = "tpu",
     target: Target = Target(),
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Rotates what a product for q, k and v has made: the first half of a head's numbers with the second.
+    """Rotate the product for q, k and v: the first half of a head's numbers with the second.
 
     Args:
         projected: [T, K, G+2, H], of each kv head its queries, its key, and its value.
         cos, sin: f32[T, H/2], of each token's angles.
         backend: the name of one.
-        target: what kernels are compiled for.
+        target: the device that kernels are compiled for.
 
     Returns:
         q [T, K·G, H] and k [T, K, H], rotated, and v [T, K, H]. From the kernel, tokens of one head follow each other
-        in memory, and a value its key: as chunks of prompts are attended, and as the cache is written.
+        in memory, and a value its key: the layout of chunks of prompts in attention, and of cache writes.
     """
     T, K, slots, H = projected.shape
     heads, rows = BACKENDS[backend](projected.transpose(1, 2, 0, 3), cos, sin, target)

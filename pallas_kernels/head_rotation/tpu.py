@@ -1,4 +1,4 @@
-"""The TPU backend: one pass over what the product made, from which queries and rows of the cache come out laid out.
+"""The TPU backend: one pass over the product, which writes queries and rows of the cache in their final layout.
 
 XLA rotates in float32 with halves of heads along the sublanes, or as arrays of half a row of lanes, and lays out its
 results in passes of their own: ten operations a layer, and arrays of 32 MiB in 2,048 tokens of Llama-3.1-8B.
@@ -20,13 +20,17 @@ BLOCK_BYTES = 2**21  # of what comes in; there are two buffers of it, and two of
 
 
 def takes(shape: tuple[int, ...], rotated: int) -> bool:
-    """Whole tiles of tokens, and heads of one row of lanes, all of which is rotated. Args: see can_rotate_heads."""
+    """Return whether tokens are whole tiles, and heads one row of lanes, all of which is rotated.
+
+    Args:
+        shape, rotated: see can_rotate_heads.
+    """
     T, _, _, H = shape
     return rotated == H == LANES and T % ROW_TILE == 0
 
 
 def rotate(projected: jax.Array, cos: jax.Array, sin: jax.Array, target: Target) -> tuple[jax.Array, jax.Array]:
-    """projected [K, G+2, T, 128], cos and sin f32[T, 64] → [K, G, T, 128] and [K, T, 256].
+    """Rotate projected [K, G+2, T, 128], cos and sin f32[T, 64] → [K, G, T, 128] and [K, T, 256].
 
     Raises:
         NotImplementedError: the target is no TPU.
@@ -61,7 +65,7 @@ def rotate(projected: jax.Array, cos: jax.Array, sin: jax.Array, target: Target)
 
 
 def _block(num_tokens: int, token_bytes: int) -> int:
-    """Tokens of a block: whole tiles that divide all of them."""
+    """Return the tokens of a block: whole tiles that divide all of them."""
     most = max(min(MAX_TOKENS, BLOCK_BYTES // token_bytes), ROW_TILE)
     return next(size for size in range(most // ROW_TILE * ROW_TILE, 0, -ROW_TILE) if num_tokens % size == 0)
 
@@ -75,20 +79,21 @@ def _kernel(
     own: jax.Array,
     other: jax.Array,
 ) -> None:
-    """Refs of a block: see rotate; own and other f32[block, 128]: factors of each number, and of that of the pair."""
+    """Rotate a block. Refs: see rotate; own and other f32[block, 128]: factors of each number, and of the other number
+    of its pair."""
     K, G, _, H = heads.shape
     own[...] = jnp.concatenate([cos[...], cos[...]], axis=1)
     other[...] = jnp.concatenate([-sin[...], sin[...]], axis=1)
 
-    def turned(head: jax.Array, slot: int) -> jax.Array:
+    def rotated_head(head: jax.Array, slot: int) -> jax.Array:
         x = projected[head, slot].astype(jnp.float32)
         both: jax.Array = x * own[...] + pltpu.roll(x, H // 2, 1) * other[...]
         return both.astype(heads.dtype)
 
-    def turn(head: jax.Array, _: None) -> None:
+    def rotate_head(head: jax.Array, _: None) -> None:
         for group in range(G):
-            heads[head, group] = turned(head, group)
-        rows[head, :, :H] = turned(head, G)
+            heads[head, group] = rotated_head(head, group)
+        rows[head, :, :H] = rotated_head(head, G)
         rows[head, :, H:] = projected[head, G + 1]
 
-    lax.fori_loop(0, K, turn, None)
+    lax.fori_loop(0, K, rotate_head, None)

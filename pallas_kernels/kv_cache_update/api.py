@@ -1,4 +1,4 @@
-"""The public face of the cache write; picks a backend."""
+"""The public interface of the cache write; picks a backend."""
 
 import functools
 from typing import TypeVar, cast
@@ -19,7 +19,7 @@ PLANNED = frozenset({"tpu"})  # backends that use CacheWrites.runs
 
 
 def plan_writes(writes: CacheWrites, *, backend: str = "auto", target: Target = Target()) -> CacheWrites:
-    """What backends would compute for each layer, computed once."""
+    """Add the backend's plan of a step's writes, which each layer would otherwise compute."""
     chosen = AUTO_ORDER[target.platform][0] if backend == "auto" else backend
     return writes.planned() if chosen in PLANNED else writes
 
@@ -35,20 +35,20 @@ def kv_cache_update(
     backend: str = "auto",
     target: Target = Target(),
 ) -> Pages:
-    """Writes one row per token and kv head.
+    """Write one row per token and kv head.
 
     Args:
         kv_pages: [P, K, S, 2·Hp] one layer's cache; donate it, and the write is in place.
         k: [T, K, H] keys.
         v: [T, K, H] values.
-        writes: where to. No cell twice, but those of page 0; tokens of one page follow each other along T and in it.
-        k_scale, v_scale: f32[], what a cache of float8 divides by before it rounds; others ignore them.
+        writes: target cells. No cell twice, except on page 0; tokens of one page follow each other along T and in it.
+        k_scale, v_scale: f32[], divisors of a float8 cache before it rounds; other caches ignore them.
         backend: "auto", or the name of one.
-        target: what kernels are compiled for; "auto" picks by it.
+        target: the device that kernels are compiled for; "auto" picks by it.
 
     Returns:
-        [P, K, S, 2·Hp] the cache with those rows replaced, and of a cache of int8 their scales. What page 0 holds is
-        not defined.
+        [P, K, S, 2·Hp] the cache with those rows replaced, and their scales in a cache of int8. The content of page 0
+        is not defined.
 
     Raises:
         ValueError: unknown backend.
@@ -68,7 +68,7 @@ def kv_cache_update(
 def write_rows(
     kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, *, backend: str = "auto", target: Target = Target()
 ) -> jax.Array:
-    """As `kv_cache_update`, of rows [T, K, W] as they lie in a cache [P, K, S, W]."""
+    """Write rows [T, K, W], already packed, into a cache [P, K, S, W], as `kv_cache_update`."""
     calls = {name: functools.partial(call, kv_pages, rows, writes, target) for name, call in BACKENDS.items()}
     return dispatch("kv_cache_update", calls, AUTO_ORDER[target.platform], backend)
 
@@ -82,7 +82,7 @@ def write_scales(
     backend: str = "auto",
     target: Target = Target(),
 ) -> jax.Array:
-    """As `kv_cache_update`, of scales f32[T, 2·K] into those beside the pages of a cache of int8, f32[P, R, C·S]."""
+    """Write scales f32[T, 2·K] into the scales of a cache of int8, f32[P, R, C·S], as `kv_cache_update`."""
     args = page_scales, scales, page_size, writes, target
     calls = {name: functools.partial(call, *args) for name, call in OF_SCALES.items()}
     return dispatch("kv_cache_update", calls, AUTO_ORDER[target.platform], backend)

@@ -12,7 +12,7 @@ from palladio.pallas_kernels.target import Target
 
 
 def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Target) -> jax.Array:
-    """kv_pages f32[P, K, S, 2·Hp], rows [T, K, 2·Hp] → f32[P, K, S, 2·Hp].
+    """Write rows: kv_pages f32[P, K, S, 2·Hp], rows [T, K, 2·Hp] → f32[P, K, S, 2·Hp].
 
     Raises:
         NotImplementedError: the library is not loaded, or the cache is not of float32.

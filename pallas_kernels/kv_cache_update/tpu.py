@@ -24,7 +24,7 @@ MAX_RUNS = 32_768  # of which scalar memory holds four numbers each
 
 
 def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Target) -> jax.Array:
-    """kv_pages [P, K, S, 2·Hp], rows [T, K, 2·Hp] → [P, K, S, 2·Hp].
+    """Write rows: kv_pages [P, K, S, 2·Hp], rows [T, K, 2·Hp] → [P, K, S, 2·Hp].
 
     Raises:
         NotImplementedError: the target is no TPU, or pages are no whole tiles.
@@ -79,7 +79,8 @@ def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Ta
 
 
 def _window(token: jax.Array, chunk: int, num_tokens: int) -> jax.Array:
-    """First token that a grid step sees, of a run that begins at `token`: none of its window is beyond the last one."""
+    """Return the first token that a grid step sees, for a run that begins at `token`: its window never reaches beyond
+    the last token."""
     first = jnp.minimum(lax.div(token, ALIGNMENT) * ALIGNMENT, num_tokens - chunk)
     aligned: jax.Array = pl.multiple_of(first, ALIGNMENT)
     return aligned
@@ -101,7 +102,8 @@ def _kernel(
     *,
     num_tokens: int,
 ) -> None:
-    """Scalars: see WriteRuns; tokens [K, chunk, W], the run's window; old and new [1, K, S, W], the same memory."""
+    """Write one run. Scalars: see WriteRuns; tokens [K, chunk, W], the run's window; old and new [1, K, S, W], the same
+    memory."""
     i = pl.program_id(0)
     _, num_heads, page_size, width = old.shape
     chunk = tokens.shape[1]

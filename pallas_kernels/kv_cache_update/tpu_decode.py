@@ -1,7 +1,7 @@
 """The TPU kernel of a decode step: single rows, each in a page of its own.
 
 A row is less than the smallest piece that a TPU moves, so the tile around it is read, changed and written back. A tile
-is small and memory far away: so those of a whole block of tokens are on their way at once, while the blocks before and
+is small and memory is far away: so the tiles of a whole block of tokens are copied at once, while the blocks before and
 after it are changed and written.
 """
 
@@ -25,10 +25,10 @@ _MAX_BYTES = 4 * 2**20  # of them: the rest of vector memory is left to what the
 
 
 def update_rows(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Target, *, tile: int) -> jax.Array:
-    """kv_pages [P, K, S, 2·Hp], rows [T, K, 2·Hp] of a dtype that a select takes → [P, K, S, 2·Hp].
+    """Write rows: kv_pages [P, K, S, 2·Hp], rows [T, K, 2·Hp] of a dtype that a select takes → [P, K, S, 2·Hp].
 
     Args:
-        writes: of one row each, no two of the same page.
+        writes: writes of one row each, no two on the same page.
         tile: rows of a native tile.
     """
     _, K, _, W = kv_pages.shape
@@ -70,7 +70,11 @@ def update_rows(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, targe
 
 
 def _heads_at_once(num_heads: int, bytes_of_one: int) -> int:
-    """The most kv heads, a divisor of all, whose buffers are small enough. Args: bytes_of_one: of one buffer's head."""
+    """Return the most kv heads, a divisor of all, whose buffers are small enough.
+
+    Args:
+        bytes_of_one: bytes of one head in one buffer.
+    """
     fitting = max(_MAX_BYTES // (NUM_BUFFERS * bytes_of_one), 1)
     return max(heads for heads in range(1, num_heads + 1) if num_heads % heads == 0 and heads <= fitting)
 
@@ -85,15 +89,15 @@ def _kernel(
     read: Ref,
     written: Ref,
 ) -> None:
-    """Scalars: see CacheWrites; tokens [heads, BLOCK, W]; pages [P, K, S, W] in HBM; tiles [buffers, BLOCK, heads,
-    tile, W]; read and written: semaphores of the buffers."""
+    """Write one block. Scalars: see CacheWrites; tokens [heads, BLOCK, W]; pages [P, K, S, W] in HBM; tiles [buffers,
+    BLOCK, heads, tile, W]; read and written: semaphores of the buffers."""
     _, _, heads, tile, width = tiles.shape
     num_parts = pages.shape[1] // heads
     step, num_steps = pl.program_id(0), pl.num_programs(0)
     this = lax.rem(step, NUM_BUFFERS)
 
     def each_copy(is_read: bool, act: Act, of_step: jax.Array) -> None:
-        """Starts or awaits the copies of a step, between the cache and its buffer."""
+        """Start or await the copies of a step, between the cache and its buffer."""
         buffer, part = lax.rem(of_step, NUM_BUFFERS), lax.rem(of_step, num_parts)
 
         def copy_one(i: jax.Array, _: None) -> None:

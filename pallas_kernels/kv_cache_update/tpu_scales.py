@@ -1,7 +1,7 @@
-"""The TPU backend of the scales beside a cache of int8: each page's are read, some lanes changed, and written back.
+"""The TPU backend of the scales of an int8 cache: each page's scales are read, some lanes changed, and written back.
 
-What the lanes become is laid out before, by XLA: as many numbers as the step writes pages. See tpu_decode for the order
-of the copies.
+XLA lays out the new lanes before the kernel: one array for each page that the step writes. tpu_decode describes the
+order of the copies.
 """
 
 import functools
@@ -23,7 +23,7 @@ BLOCK = 16  # runs at once
 
 
 def update(page_scales: jax.Array, scales: jax.Array, page_size: int, writes: CacheWrites, target: Target) -> jax.Array:
-    """page_scales f32[P, R, C·S], scales f32[T, 2·K] → f32[P, R, C·S].
+    """Write scales: page_scales f32[P, R, C·S], scales f32[T, 2·K] → f32[P, R, C·S].
 
     Raises:
         NotImplementedError: the target is no TPU.
@@ -62,8 +62,8 @@ def update(page_scales: jax.Array, scales: jax.Array, page_size: int, writes: Ca
 def _tiles(
     shape: tuple[int, ...], scales: jax.Array, page_size: int, writes: CacheWrites
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Of each run of rows: its page (0: there is none), its first row, how many rows, and f32[R, C·S], in which the
-    lanes of its rows hold what they become."""
+    """Return for each run of rows its page (0: there is none), its first row, its number of rows, and f32[R, C·S] with
+    the new numbers in the lanes of its rows."""
     _, R, L = shape
     runs = L // page_size
     if writes.one_each:
@@ -93,8 +93,8 @@ def _kernel(
     *,
     page_size: int,
 ) -> None:
-    """Scalars: see _tiles; new f32[BLOCK, R, C·S]; page_scales f32[P, R, C·S] in HBM; tiles f32[buffers, BLOCK, R,
-    C·S]; read and written: semaphores of the buffers."""
+    """Write one block. Scalars: see _tiles; new f32[BLOCK, R, C·S]; page_scales f32[P, R, C·S] in HBM; tiles
+    f32[buffers, BLOCK, R, C·S]; read and written: semaphores of the buffers."""
     step, num_steps = pl.program_id(0), pl.num_programs(0)
     this = lax.rem(step, NUM_BUFFERS)
 

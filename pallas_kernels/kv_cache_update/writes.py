@@ -1,4 +1,4 @@
-"""Where a step's new keys and values go, and how they fall into runs: planned once a step, for all layers."""
+"""Target cells of a step's new keys and values, and their division into runs: planned once a step, for all layers."""
 
 import dataclasses
 
@@ -15,8 +15,8 @@ class CacheWrites:
     Attributes:
         page_ids: i32[T], page of each token; padding writes to page 0, whose content is never read.
         page_offsets: i32[T], row within the page.
-        runs: the same as runs, for kernels that write runs; None: each call plans for itself.
-        max_runs: static; what `runs` may come to at most, if less than T; None: T.
+        runs: the cells as runs, for kernels that write runs; None: each call plans for itself.
+        max_runs: static; the most runs there can be, if less than T; None: T.
         one_each: static; promises that every run is of one row.
     """
 
@@ -27,12 +27,15 @@ class CacheWrites:
     one_each: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def planned(self) -> "CacheWrites":
-        """With runs, unless each is of one row."""
+        """Add runs, unless each has one row."""
         return self if self.runs is not None or self.one_each else dataclasses.replace(self, runs=plan_runs(self))
 
     def in_pages(self, page_ids: jax.Array) -> "CacheWrites":
-        """The same rows of other pages. Args: page_ids: i32[T], of the same tokens in a page as before, and 0 for the
-        same padding."""
+        """Return the writes of the same rows to other pages.
+
+        Args:
+            page_ids: i32[T]; tokens that shared a page still do, and the same padding is 0.
+        """
         runs = None if self.runs is None else dataclasses.replace(self.runs, page=page_ids[self.runs.token])
         return dataclasses.replace(self, page_ids=page_ids, runs=runs)
 
@@ -40,11 +43,14 @@ class CacheWrites:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class WriteRuns:
-    """Tokens that follow each other both along T and in a page. Rows of page 0 are in no run.
+    """Runs of tokens that follow each other both along T and in a page. Rows of page 0 are in no run.
 
     Attributes:
-        page: i32[R], which page. row: i32[R], its first row. token: i32[R], index of the first token along T.
-        count: i32[R], tokens of the run. num_runs: i32[1], real runs.
+        page: i32[R], page of each run.
+        row: i32[R], its first row.
+        token: i32[R], index of the first token along T.
+        count: i32[R], tokens of the run.
+        num_runs: i32[1], real runs.
     """
 
     page: jax.Array
@@ -55,7 +61,7 @@ class WriteRuns:
 
 
 def plan_runs(writes: CacheWrites) -> WriteRuns:
-    """Cuts a step's writes into runs."""
+    """Cut a step's writes into runs."""
     page, row = writes.page_ids, writes.page_offsets
     T = page.shape[0]
     token = jnp.arange(T, dtype=jnp.int32)

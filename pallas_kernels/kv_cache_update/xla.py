@@ -18,7 +18,7 @@ from palladio.pallas_kernels.target import Target
 
 
 def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Target) -> jax.Array:
-    """kv_pages [P, K, S, 2·Hp], rows [T, K, 2·Hp] → [P, K, S, 2·Hp]; the same for every target."""
+    """Write rows: kv_pages [P, K, S, 2·Hp], rows [T, K, 2·Hp] → [P, K, S, 2·Hp]; the same for every target."""
     heads = jnp.arange(kv_pages.shape[1])
     where = writes.page_ids[:, None], heads, writes.page_offsets[:, None]  # [T, K]
     return kv_pages.at[where].set(rows, mode="promise_in_bounds")
@@ -27,7 +27,7 @@ def update(kv_pages: jax.Array, rows: jax.Array, writes: CacheWrites, target: Ta
 def update_scales(
     page_scales: jax.Array, scales: jax.Array, page_size: int, writes: CacheWrites, target: Target
 ) -> jax.Array:
-    """page_scales f32[P, R, C·S], scales f32[T, 2·K] → f32[P, R, C·S]; the same for every target."""
+    """Write scales: page_scales f32[P, R, C·S], scales f32[T, 2·K] → f32[P, R, C·S]; the same for every target."""
     rows, lanes = scale_cells(scales.shape[1] // 2, page_scales.shape[1], page_size)
     where = writes.page_ids[:, None], rows, lanes + writes.page_offsets[:, None]  # [T, 2·K]
     return page_scales.at[where].set(scales, mode="promise_in_bounds")

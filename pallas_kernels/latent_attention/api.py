@@ -1,4 +1,4 @@
-"""The public face of latent attention; picks a backend."""
+"""The public interface of latent attention; picks a backend."""
 
 import functools
 from collections.abc import Callable
@@ -42,20 +42,19 @@ def latent_attention(
     backend: str = "auto",
     target: Target = Target(),
 ) -> jax.Array:
-    """Causal attention of N heads over rows that are the key of all of them, and, up to lane L, the value.
+    """Compute causal attention of N heads over rows that are the key of all heads, and, up to lane L, the value.
 
     Args:
-        q_latent: [T, N, L] queries, in terms of the latent.
-        q_rotated: [T, N, R] their rotated part.
+        q_latent: [T, N, L], the part of queries that multiplies the latent.
+        q_rotated: [T, N, R], the rotated part of queries.
         pages: [P, S, W] one layer's cache, which already holds the rows of these T tokens.
-        metadata: which tokens and pages belong to which request.
+        metadata: the tokens and pages of each request.
         scale: factor on q·row.
         backend: "auto", or the name of one.
-        target: what kernels are compiled for.
+        target: the device that kernels are compiled for.
 
     Returns:
-        [T, N, L] in q_latent's dtype: of each head the weighted sum of latents. Rows of padding are finite and
-        meaningless.
+        [T, N, L] in q_latent's dtype: each head's weighted sum of latents. Rows of padding are finite and meaningless.
 
     Raises:
         ValueError: unknown backend, or shapes that do not fit together.
@@ -79,12 +78,12 @@ def latent_attention(
 def plan_latent_attention(
     metadata: AttentionMetadata, num_tokens: int, shape: AttentionShape, *, backend: str, target: Target
 ) -> AttentionMetadata:
-    """With what a backend would compute for each layer of a step, computed once.
+    """Add the backend's plan of a step, which each layer would otherwise compute.
 
     Args:
         num_tokens: T.
-        shape: of the layers, see `latent_shape`.
-        backend, target: as latent_attention gets them.
+        shape: shape of the layers, see `latent_shape`.
+        backend, target: those of the latent_attention calls.
     """
     chosen = AUTO_ORDER[target.platform][0] if backend == "auto" else backend
     try:
@@ -103,16 +102,17 @@ def latent_cache_update(
     backend: str = "auto",
     target: Target = Target(),
 ) -> jax.Array:
-    """Writes one row a token, as kv_cache_update writes those of one kv head.
+    """Write one row a token, as kv_cache_update writes those of one kv head.
 
     Args:
         pages: [P, S, W] one layer's cache; donate it, and the write is in place.
-        latent: [T, L]. rotated: [T, R], the rotated part of the key.
-        writes: where to. No row twice, but those of page 0; tokens of one page follow each other along T and in it.
+        latent: [T, L].
+        rotated: [T, R], the rotated part of the key.
+        writes: target cells. No cell twice, except on page 0; tokens of one page follow each other along T and in it.
         backend, target: see kv_cache_update.
 
     Returns:
-        [P, S, W] the cache with those rows replaced. What page 0 holds is not defined.
+        [P, S, W] the cache with those rows replaced. The content of page 0 is not defined.
     """
     rows = pack_rows(latent, rotated, pages.shape[2], pages.dtype)
     return write_rows(pages[:, None], rows[:, None], writes, backend=backend, target=target)[:, 0]

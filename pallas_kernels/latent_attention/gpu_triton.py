@@ -1,8 +1,8 @@
 """The backend for GPUs: Pallas kernels by way of Triton, for single tokens and for chunks of prompts.
 
-A program has a tile of queries, each of its rows one head of one token, and goes over the rows of one request. Of
-single tokens the rows of a request are shared out over the device, as in ragged paged attention, and the parts added up
-by the same kernel.
+A program has a tile of queries, each of its rows one head of one token, and loops over the rows of one request. For
+single tokens several programs share the rows of a request, as in ragged paged attention, and the same kernel adds up
+the parts.
 """
 
 import functools
@@ -28,7 +28,7 @@ MAX_LATENT = {2: 512, 4: 128}  # lanes, by bytes of a number: tiles of more exce
 
 
 def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, options: LatentOptions) -> jax.Array:
-    """q [T, N, W], pages [P, S, W] → [T, N, L]; 0 for rows of padding.
+    """Attend: q [T, N, W], pages [P, S, W] → [T, N, L]; 0 for rows of padding.
 
     Raises:
         NotImplementedError: the target is no GPU of compute capability 8.0 or more, or latents are too large.
@@ -46,7 +46,7 @@ def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, optio
 
 
 def chunk_tokens(shape: AttentionShape, target: Target) -> int:
-    """Tokens of a block of a chunk."""
+    """Return the tokens of a block of a chunk."""
     del target  # sizes that suit one GPU suit the others
     return TritonBlocks.of(shape.num_heads, jnp.dtype(shape.dtype) == jnp.float32, single=False).queries
 
@@ -54,7 +54,8 @@ def chunk_tokens(shape: AttentionShape, target: Target) -> int:
 def _attend_single(
     q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, options: LatentOptions, onto: jax.Array | None
 ) -> jax.Array:
-    """Tokens 0 … num_decodes - 1, token b of request b; of a decode step, all of them. onto: see triton_decode."""
+    """Compute tokens 0 … num_decodes - 1, token b of request b; in a decode step, all of them. onto: see
+    triton_decode."""
     num_rows = metadata.num_requests if metadata.kind == "decode" else metadata.num_decodes
     T, N, L = *q.shape[:2], options.size
     blocks = TritonBlocks.of(N, q.dtype == jnp.float32, single=True)
@@ -77,7 +78,8 @@ def _attend_single(
 
 
 def _attend_chunks(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, options: LatentOptions) -> jax.Array:
-    """Tokens of requests num_decodes …; 0 for tokens of no request, and not yet computed for the first num_decodes."""
+    """Compute tokens of requests num_decodes …; the result is 0 for tokens of no request, and undefined for the first
+    num_decodes."""
     T, N, L = *q.shape[:2], options.size
     blocks = TritonBlocks.of(N, q.dtype == jnp.float32, single=False)
     plan = metadata.chunks_of(T, blocks.queries)
@@ -103,7 +105,11 @@ def _call(
     grid: tuple[int, int],
     name: str,
 ) -> list[jax.Array]:
-    """Args: inputs: q, pages, block table, and what the kernel is told beside."""
+    """Call a kernel.
+
+    Args:
+        inputs: q, pages, block table, and the kernel's other inputs.
+    """
     q, pages, block_table, *rest = inputs
     P, S, W = pages.shape
     dtype = jnp.promote_types(q.dtype, pages.dtype)
@@ -134,7 +140,7 @@ def _call(
 
 
 def _attend_part(*refs: jax.Array, reader: functools.partial[LatentReader], heads: int, rows: int) -> None:
-    """Program (h, i): part i of a request's rows, for the heads h · heads …"""
+    """Run program (h, i): part i of a request's rows, for the heads from h · heads on."""
     q_ref, rows_ref, table_ref, *parts, output_ref, peak_ref, total_ref = refs
     of_parts, N = Parts(*parts), q_ref.shape[1]
     part = pl.program_id(1)
@@ -156,7 +162,8 @@ def _attend_part(*refs: jax.Array, reader: functools.partial[LatentReader], head
 def _attend_block(
     *refs: jax.Array, reader: functools.partial[LatentReader], heads: int, queries: int, rows: int
 ) -> None:
-    """Program (h, i): block NB - 1 - i, so that those that see most are not left over, for the heads h · heads …"""
+    """Run program (h, i): block NB - 1 - i, so that blocks with most keys do not come last, for the heads from h ·
+    heads on."""
     q_ref, rows_ref, table_ref, request, position, first_token, count, num_blocks_ref, num_tokens_ref, out_ref = refs
     T, N = q_ref.shape[:2]
     block = count.shape[0] - 1 - pl.program_id(1)
@@ -175,7 +182,7 @@ def _attend_block(
         softmax = _over(cache, q, request[block], keys, first + offset, first + 1)
         _store(out_ref, where, softmax.finish(jnp.float32(1)), inside)
 
-    # As many blocks as there can be are more than the real ones and those that the padding tokens fill together.
+    # The most blocks there can be exceed the real ones plus the blocks that padding tokens fill.
     def clear_padding() -> None:
         token = num_tokens_ref[0] + (block - num_blocks) * queries + offset
         zeros = jnp.zeros((rows, tile_lanes(out_ref.shape[2])), jnp.float32)
@@ -193,11 +200,11 @@ def _over(
     position: jax.Array | None,
     num_seen: jax.Array,
 ) -> Softmax:
-    """Over a request's rows from keys[0] to keys[1] - 1.
+    """Attend to a request's rows from keys[0] to keys[1] - 1.
 
     Args:
-        position: i32[M], of each query, which sees what is up to there; None: it sees all rows.
-        num_seen: so many rows, from keys[0] on, every query sees.
+        position: i32[M], position of each query, which sees rows up to it; None: it sees all rows.
+        num_seen: number of rows, from keys[0] on, that every query sees.
     """
     first, end = keys
     softmax = Softmax.start(*q.latent.shape)
@@ -221,7 +228,7 @@ def _over(
 
 
 def _store(ref: jax.Array, index: tuple[jax.Array, jax.Array], values: jax.Array, valid: jax.Array) -> None:
-    """values [M, L'] into rows of ref [..., L]."""
+    """Store values [M, L'] into rows of ref [..., L]."""
     lane = lax.broadcasted_iota(jnp.int32, values.shape, 1)
     cells = (*(lax.broadcast_in_dim(one, values.shape, (0,)) for one in index), lane)
     store(ref, cells, values, lax.broadcast_in_dim(valid, values.shape, (0,)) & (lane < ref.shape[-1]))

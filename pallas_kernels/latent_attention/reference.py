@@ -1,4 +1,5 @@
-"""The plain definition, in float32: every token gathers all pages of its request. Slow; the others' oracle."""
+"""The plain definition, in float32: every token gathers all pages of its request. Slow; the oracle of the other
+backends."""
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +9,10 @@ from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
 
 
 def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, options: LatentOptions) -> jax.Array:
-    """q [T, N, W], pages [P, S, W] → [T, N, L]."""
+    """Attend: q [T, N, W], pages [P, S, W] → [T, N, L]."""
     T = q.shape[0]
-    B, C = metadata.block_table.shape
-    token = jnp.arange(T)
-    request = jnp.clip(jnp.searchsorted(metadata.query_start, token, side="right") - 1, 0, B - 1)  # [T]
-    kv_len = metadata.kv_len[request]
-    position = kv_len - (metadata.query_start[request + 1] - token)  # [T]
+    C = metadata.block_table.shape[1]
+    request, kv_len, position = metadata.owners(T)
     rows = pages[metadata.block_table[request]].reshape(T, C * pages.shape[1], -1).astype(jnp.float32)
     key_position = jnp.arange(rows.shape[1])
     visible = (key_position <= position[:, None]) & (key_position < kv_len[:, None])  # [T, keys]

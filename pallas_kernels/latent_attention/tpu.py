@@ -23,10 +23,10 @@ NUM_SCALARS = 6
 
 
 def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, options: LatentOptions) -> jax.Array:
-    """q [T, N, W], pages [P, S, W] → [T, N, L].
+    """Attend: q [T, N, W], pages [P, S, W] → [T, N, L].
 
     Raises:
-        NotImplementedError: the target is no TPU, or the layer is none for this kernel.
+        NotImplementedError: the target is no TPU, or the kernel does not support the layer.
     """
     target = options.target
     require(target)
@@ -41,13 +41,13 @@ def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, optio
     out = attend_blocks(rows, pages, metadata, BlockPlan.of_rows(metadata.kv_len, num_single), single, options)
     if chunks is not None:
         out = attend_blocks(rows, pages, metadata, metadata.chunks_of(T, chunks.queries), chunks, options, out)
-    # Rows of padding are in no block, and nobody wrote what lies there.
+    # Rows of padding are in no block, so the kernel has not written them.
     is_real = jnp.arange(T)[:, None, None] < metadata.query_start[-1]
     return jnp.where(is_real, out.reshape(num_tokens, heads, -1)[:T, :N, : options.size], 0)
 
 
 def chunk_tokens(shape: AttentionShape, target: Target) -> int:
-    """Tokens of a block of a chunk."""
+    """Return the tokens of a block of a chunk."""
     return latent_blocks("chunk", shape, target).queries
 
 
@@ -60,10 +60,10 @@ def attend_blocks(
     options: LatentOptions,
     others: jax.Array | None = None,
 ) -> jax.Array:
-    """The queries of a plan's blocks. q [T · heads, W] → [T · heads, L in whole rows of lanes].
+    """Attend the queries of a plan's blocks: q [T · heads, W] → [T · heads, L in whole rows of lanes].
 
     Args:
-        others: of the result's shape; its memory becomes the result's, and rows of no block stay. None: these are not
+        others: an array of the result's shape that becomes the result: rows of no block stay. None: these are not
             written at all.
     """
     target, (_, S, W) = options.target, pages.shape
@@ -133,7 +133,7 @@ def attend_blocks(
 
 
 def _kernel(*refs: jax.Array, has_others: bool, blocks: LatentBlocks, sizes: KernelSizes, factor: float) -> None:
-    """Without the reference of `others`, whose memory is the output's."""
+    """Run latent_kernel without the reference of `others`, whose memory is the output's."""
     inputs = NUM_SCALARS + 3
     rest = refs[inputs + 1 :] if has_others else refs[inputs:]
     latent_kernel(*refs[:inputs], *rest, blocks=blocks, sizes=sizes, factor=factor)
@@ -142,7 +142,8 @@ def _kernel(*refs: jax.Array, has_others: bool, blocks: LatentBlocks, sizes: Ker
 def _cost(
     blocks: LatentBlocks, num_blocks: int, q: jax.Array, width: int, pages: jax.Array, context: int
 ) -> pl.CostEstimate:
-    """For the compiler, which cannot look into a kernel: every block in use, by requests of half the context."""
+    """Estimate the cost for the compiler, which cannot look into a kernel: every block in use, by requests of half the
+    context."""
     keys, W = context // 2, q.shape[1]
     scores = num_blocks * blocks.rows * keys
     return pl.CostEstimate(

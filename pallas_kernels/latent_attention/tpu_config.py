@@ -28,9 +28,10 @@ class LatentBlocks:
     """Sizes of one kernel.
 
     Attributes:
-        queries: tokens of a request at once. heads: rows of a token: all heads, and what makes them whole tiles.
-        keys: of the cache at once: a multiple of the page size.
-        row_chunk, key_chunk: of one product.
+        queries: tokens of a request at once.
+        heads: rows of a token: all heads, padded to whole tiles.
+        keys: rows of the cache at once: a multiple of the page size.
+        row_chunk, key_chunk: rows and keys of one product.
         vmem: bytes of vector memory that the kernel may use.
     """
 
@@ -43,24 +44,24 @@ class LatentBlocks:
 
     @property
     def rows(self) -> int:
-        """Of a block of queries."""
+        """Rows of a block of queries."""
         return self.queries * self.heads
 
 
 def padded_heads(num_heads: int) -> int:
-    """Rows of a token: whole tiles, so that copies of any number of tokens may begin at any of them."""
+    """Return the rows of a token: whole tiles, so that copies of any number of tokens may begin at any of them."""
     return -(-num_heads // ALIGNMENT) * ALIGNMENT
 
 
 def latent_blocks(
     kind: str, shape: AttentionShape, target: Target, changes: Mapping[str, int] = NO_CHANGES
 ) -> LatentBlocks:
-    """The largest blocks up to those wanted whose buffers fit.
+    """Choose the largest blocks up to the desired sizes whose buffers fit.
 
     Args:
         kind: decode, for requests of one token, or chunk.
-        shape: of one kv head, whose size is that of a row.
-        changes: what a sweep tries in place of the usual.
+        shape: shape of one kv head, whose size is that of a row.
+        changes: sizes that a sweep tries instead of the usual.
 
     Raises:
         NotImplementedError: the smallest block is too large.
@@ -88,12 +89,12 @@ def latent_blocks(
 
 
 def _part(size: int, wanted: int, unit: int) -> int:
-    """The largest part of `size` up to `wanted` that divides it and is a multiple of the unit."""
+    """Return the largest part of `size` up to `wanted` that divides it and is a multiple of the unit."""
     return max(part for part in range(unit, max(min(size, wanted), unit) + 1, unit) if size % part == 0)
 
 
 def _bytes(shape: AttentionShape, rows: int, keys: int, row_chunk: int, key_chunk: int) -> int:
-    """What the buffers take, with as much again for scores and weights in flight."""
+    """Return the bytes of the buffers, with the same again for scores and weights in flight."""
     width, itemsize = shape.head_size, jnp.dtype(shape.dtype).itemsize
     cache = 2 * keys * width * jnp.dtype(shape.kv_dtype).itemsize
     moved = 3 * rows * width * itemsize

@@ -1,16 +1,16 @@
 """The TPU kernel of latent attention: one grid step a block of queries of one request, an inner loop over its rows.
 
-Rows of the cache come as in ragged paged attention: pages by copies of their own, one block ahead, across grid steps.
+Rows of the cache come as in ragged paged attention: the kernel copies pages itself, one block ahead, across grid steps.
 Every head reads the whole row as its key and its first lanes as its value, so one copy serves all heads.
 
-Rows of queries are token-major: row t · heads + n is head n of a block's token t, as they lie in memory, and heads are
-whole tiles. So a block's queries are one copy, and a request may begin and end anywhere: there is nothing to transpose,
-and no tile that two requests share.
+Rows of queries are token-major, as in memory: row t · heads + n is head n of a block's token t, and heads are whole
+tiles. So a block's queries are one copy, and a request may begin and end anywhere: there is nothing to transpose, and
+no tile that two requests share.
 
 The work on a block of keys is cut into units of some rows and some keys. A unit has three stages: scores, weights, and
 adding the values. The next unit's scores are multiplied before this one's weights are computed, so that the matrix unit
-and the others overlap: over rows in chunks of prompts, over keys in decode steps. The stages hand over in two buffers
-of vector memory that take turns.
+and the others overlap: over rows in chunks of prompts, over keys in decode steps. The stages hand over in two
+alternating buffers of vector memory.
 """
 
 import dataclasses
@@ -62,16 +62,18 @@ def latent_kernel(
     sizes: KernelSizes,
     factor: float,
 ) -> None:
-    """Scalars request … kv_len, block_table: see QueryBlocks; first_token: see BlockPlan.
+    """Run a grid step. Scalars request … kv_len, block_table: see QueryBlocks; first_token: see BlockPlan.
 
     Args:
         q: [T · heads, W] and out [T · heads, Lp], in HBM; pages: [P, 1, S, W], the cache in HBM.
-        rows, arrived: see KeyBuffers. tables, tables_arrived: see QueryBlocks. slot_of: i32[1], what to read next.
+        rows, arrived: see KeyBuffers.
+        tables, tables_arrived: see QueryBlocks.
+        slot_of: i32[1], the buffer to read next.
         queries, queries_arrived, attended, left: see _Rows.
-        last: i32[R, 128], the position of the last key that a row sees. peak, total: f32[R, 128], output: f32[R, Lp],
-            the online softmax.
-        stages: twice what a unit's stages hand over, see _Block.
-        factor: of the scores in the exponent of 2.
+        last: i32[R, 128], the position of the last key that a row sees.
+        peak, total: f32[R, 128], output: f32[R, Lp], the online softmax.
+        stages: two sets of the buffers between a unit's stages, see _Block.
+        factor: factor of the scores in the exponent of 2.
     """
     i, num = pl.program_id(0), num_blocks[0]
     of_queries = QueryBlocks(request, position, count, num_blocks, kv_len, block_table, tables, tables_arrived, sizes)
@@ -108,7 +110,12 @@ def latent_kernel(
 
 
 def _write_last(last: Ref, position: jax.Array, end: jax.Array, blocks: LatentBlocks) -> None:
-    """Args: position: of the block's first query. end: keys in all; queries beyond the block's own see those."""
+    """Write the last key that each row sees.
+
+    Args:
+        position: position of the block's first query.
+        end: keys in all; queries beyond the block's own see those.
+    """
 
     def body(token: jax.Array, _: None) -> None:
         mine = pl.ds(pl.multiple_of(token * blocks.heads, blocks.heads), blocks.heads)
@@ -127,12 +134,13 @@ def _finish(attended: Ref, total: Ref, output: Ref, size: int) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Rows:
-    """Copies of a block's queries, from where they lie along T, and of what was attended back to there.
+    """Copies of a block's queries from their rows along T, and of the attended rows back to these.
 
     Attributes:
         first_token, count: see BlockPlan, in scalar memory.
-        source: [T · heads, W]; target: [T · heads, Lp].
-        queries, arrived: two buffers [2, R, W] that take turns, and a semaphore for each.
+        source: [T · heads, W].
+        target: [T · heads, Lp].
+        queries, arrived: two alternating buffers [2, R, W], and a semaphore for each.
         attended, left: [R, Lp], and its semaphore [1].
     """
 
@@ -159,7 +167,7 @@ class _Rows:
         self._each(i, self._outgoing, lambda copy: copy.wait())
 
     def _each(self, i: jax.Array, copy: Callable[[jax.Array, Any, int], Any], act: Callable[[Any], None]) -> None:
-        """One copy of a whole block, or one a token."""
+        """Start or await one copy of a whole block, or one a token."""
         queries = self.blocks.queries
         if queries == 1:
             act(copy(i, 0, 1))
@@ -188,12 +196,14 @@ class _Rows:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Block:
-    """One block of keys, and the queries that it is for.
+    """One block of keys, and the queries that attend to it.
 
     Attributes:
-        q: [R, W]. rows: [keys, W]. last, peak, total, output: see latent_kernel.
+        q: [R, W].
+        rows: [keys, W].
+        last, peak, total, output: see latent_kernel.
         stages: for even units and then for odd ones: scores f32[row_chunk, key_chunk], weights of that shape in the
-            queries' type, and decay f32[row_chunk, 128], what earlier sums are multiplied by.
+            queries' type, and decay f32[row_chunk, 128], the factor on earlier sums.
     """
 
     q: Ref
@@ -207,7 +217,7 @@ class _Block:
     sizes: LatentBlocks
 
     def add(self, base: jax.Array | None) -> None:
-        """Adds the keys to the state. base: position of the first of them; None: every row sees all of them."""
+        """Add the keys to the state. base: position of the first key; None: every row sees all of them."""
         firsts = range(0, self.sizes.rows, self.sizes.row_chunk), range(0, self.sizes.keys, self.sizes.key_chunk)
         units = list(itertools.product(*firsts))
         self._score(0, units[0], base)

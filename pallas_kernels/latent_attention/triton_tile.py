@@ -1,6 +1,6 @@
 """Blocks of latents as the Triton kernels read them, and the sizes of those blocks.
 
-A row's two parts are tiles of their own, because Triton takes powers of two: 512 and 64 lanes are, 576 are not. The
+A row's two parts are separate tiles, because Triton takes powers of two: 512 and 64 lanes are, 576 are not. The
 latent's tile is read once, and is a factor of both products.
 """
 
@@ -24,13 +24,14 @@ class Tile(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TritonBlocks:
-    """How the kernels are cut up: by the shapes alone.
+    """Block sizes of the kernels, which follow from the shapes alone.
 
     Attributes:
-        heads: of a program; one that has them all reads each row once, and registers hold so many. queries: of a
-            program of a chunk.
-        keys: at a time; a power of two.
-        num_warps: of a program. num_stages: of its pipeline of loads.
+        heads: heads of a program. A program with all heads reads each row once; registers limit their number.
+        queries: tokens of a program of a chunk.
+        keys: rows at a time; a power of two.
+        num_warps: warps of a program.
+        num_stages: stages of its pipeline of loads.
     """
 
     heads: int
@@ -41,9 +42,10 @@ class TritonBlocks:
 
     @classmethod
     def of(cls, num_heads: int, in_float32: bool, single: bool) -> "TritonBlocks":
-        """Without spills of registers (ptxas 13.5, latents of 512 in 16 bits, of 128 in float32).
+        """Choose sizes without spills of registers (ptxas 13.5, latents of 512 in 16 bits, of 128 in float32).
 
-        Args: single: for requests of one token each.
+        Args:
+            single: for requests of one token each.
         """
         rows = 16 if in_float32 else 64
         heads = min(num_heads, rows)
@@ -56,18 +58,23 @@ class TritonBlocks:
 
     @property
     def rows(self) -> int:
-        """Of a program's tile."""
+        """Rows of a program's tile."""
         return max(MIN_ROWS, 1 << (self.heads * self.queries - 1).bit_length())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LatentReader:
-    """Reads queries and blocks of rows, and scores the ones with the others.
+    """Reads queries and blocks of rows, and scores queries with rows.
 
     Attributes:
-        rows_ref: [P·S, W] the cache. table_ref: i32[B·Pmax] the block table.
-        page_size: S. table_width: Pmax. size: L. rotated: R.
-        dtype: of the factors of products. precision: of products.
+        rows_ref: [P·S, W] the cache.
+        table_ref: i32[B·Pmax] the block table.
+        page_size: S.
+        table_width: Pmax.
+        size: L.
+        rotated: R.
+        dtype: dtype of the factors of products.
+        precision: precision of products.
         block: rows at a time (C).
         scale: factor on q·row.
     """
@@ -84,10 +91,10 @@ class LatentReader:
     scale: float
 
     def read(self, request: jax.Array, first: jax.Array, end: jax.Array | None) -> Tile:
-        """Rows of tokens first … first + C - 1 of a request.
+        """Read the rows of tokens first … first + C - 1 of a request.
 
         Args:
-            end: tokens from here on are not read, and are zeros; None: all of them are there.
+            end: tokens from here on are not read, and become zeros; None: all of them exist.
         """
         tokens = self.tokens(first)
         valid = None if end is None else tokens < end
@@ -95,16 +102,16 @@ class LatentReader:
         return self.tile(self.rows_ref, (pages * self.page_size + lax.rem(tokens, self.page_size),), valid)
 
     def tile(self, ref: jax.Array, index: tuple[jax.Array, ...], valid: jax.Array | None) -> Tile:
-        """Rows of an array [..., W] at M places; zeros where they are not valid."""
+        """Read rows of an array [..., W] at M indices; zeros where they are not valid."""
         parts = ((0, self.size), (self.size, self.rotated))
         return Tile(*(self._load(ref, index, valid, *part) for part in parts))
 
     def tokens(self, first: jax.Array) -> jax.Array:
-        """i32[C], positions of the block that begins there."""
+        """Return the positions i32[C] of the block that begins there."""
         return first + lax.iota(jnp.int32, self.block)
 
     def scores(self, q: Tile, rows: Tile) -> jax.Array:
-        """f32[M, C], in units of log2."""
+        """Return the scores f32[M, C], in units of log2."""
         of_latent, of_rotated = (matmul(a, b, self.precision, transpose=True) for a, b in zip(q, rows, strict=True))
         return (of_latent + of_rotated) * (self.scale * LOG2E)
 

@@ -5,7 +5,7 @@ blocks of one query, and so are the requests of one token that come first in a m
 request's own rows, never with the width of the block table, the longest neighbour or the padding.
 
 Every step computes with latents (absorbed), prefill too: expanding them into keys and values of all heads would take
-3.4 times fewer operations on scores and values with DeepSeek's sizes, but a chunk behind a cached prefix would have to
+3.4 times fewer operations on scores and values with DeepSeek's sizes, but a chunk after a cached prefix would have to
 expand that prefix again, and mixed steps would have two kinds of queries.
 """
 
@@ -17,6 +17,7 @@ from jax import lax
 
 from palladio.pallas_kernels.latent_attention.layout import LatentOptions
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
+from palladio.pallas_kernels.ragged_paged_attention.inputs.passes import Pass, passes
 
 CHUNK_TOKENS = 128
 QUERY_ROWS = 1024  # of all heads, in a block of queries
@@ -32,44 +33,20 @@ class _Softmax(NamedTuple):
     output: jax.Array
 
 
-class _Pass(NamedTuple):
-    """Which queries are attended together.
-
-    Attributes:
-        block: static; queries of one request at a time.
-        query_len: i32[B], of each request; 0: not in this pass.
-        one_each: static; the pass is of the first requests, which own one token each.
-    """
-
-    block: int
-    query_len: jax.Array
-    one_each: bool
-
-
 def attention(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, options: LatentOptions) -> jax.Array:
-    """q [T, N, W], pages [P, S, W] → [T, N, L]."""
+    """Attend: q [T, N, W], pages [P, S, W] → [T, N, L]."""
     T, N, _ = q.shape
-    query_len = metadata.query_start[1:] - metadata.query_start[:-1]
     wide = q.astype(jnp.float32) * options.scale
     out = jnp.zeros((T, N, options.size))
-    if metadata.kind == "decode":
-        parts = [_Pass(1, query_len, True)]
-    else:
-        decodes = jnp.arange(query_len.shape[0]) < metadata.num_decodes
-        block = min(T, QUERY_BLOCK, max(1, QUERY_ROWS // N))
-        parts = [
-            _Pass(1, jnp.where(decodes, query_len, 0), True),
-            _Pass(block, jnp.where(decodes, 0, query_len), False),
-        ]
-    for part in parts:
+    for part in passes(metadata, min(T, QUERY_BLOCK, max(1, QUERY_ROWS // N))):
         out = _attend(wide, pages, metadata, part, out)
     return out.astype(q.dtype)
 
 
-def _attend(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, part: _Pass, out: jax.Array) -> jax.Array:
-    """q f32[T, N, W], out f32[T, N, L] → out with the rows of this pass."""
+def _attend(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, part: Pass, out: jax.Array) -> jax.Array:
+    """Attend the queries of a pass: q f32[T, N, W], out f32[T, N, L] → out with the rows of this pass."""
     (T, N, W), L = q.shape, out.shape[2]
-    block, query_len = part.block, part.query_len
+    block, block_end = part.block, part.block_end
     width, S = metadata.block_table.shape[1], pages.shape[1]
     per_chunk = min(max(1, CHUNK_TOKENS // S), width)  # pages
     chunk = per_chunk * S
@@ -78,14 +55,9 @@ def _attend(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, part: _
     # tokens, so the next one overwrites what does not belong to its predecessor; the last one needs the extra rows.
     extra = ((0, block - 1), (0, 0), (0, 0))
     padded = jnp.pad(q, extra)
-    block_end = jnp.cumsum(-(-query_len // block))  # [B], blocks of requests 0 … b
 
     def attend(number: jax.Array, out: jax.Array) -> jax.Array:
-        request = number if part.one_each else jnp.searchsorted(block_end, number, side="right")
-        before = number - (block_end[request] - -(-query_len[request] // block))
-        start = metadata.query_start[request] + before * block
-        kv_len = metadata.kv_len[request]
-        first_position = kv_len - query_len[request] + before * block
+        request, start, kv_len, first_position = part.place(number, block_end, metadata)
         position = first_position + jnp.repeat(jnp.arange(block), N)  # [R], R = block·N
         queries = lax.dynamic_slice_in_dim(padded, start, block).reshape(block * N, W)
 
@@ -107,7 +79,7 @@ def _attend(q: jax.Array, pages: jax.Array, metadata: AttentionMetadata, part: _
 
 
 def _add_chunk(softmax: _Softmax, q: jax.Array, rows: jax.Array, visible: jax.Array) -> _Softmax:
-    """One chunk of the online softmax. q [R, W], rows [C, W], visible [R, C]."""
+    """Add one chunk to the online softmax: q [R, W], rows [C, W], visible [R, C]."""
     # Rows of a page beyond the request's end hold what an earlier owner left, and 0 · NaN is NaN.
     rows = jnp.where(visible.any(0)[:, None], rows, 0.0)
     scores = jnp.where(visible, jnp.einsum("cw,rw->cr", rows, q).T, LOWEST)

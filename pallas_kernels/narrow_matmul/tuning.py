@@ -1,4 +1,5 @@
-"""What `palladio tune` measures: products of float32 and of bfloat16 weights, side by side, by rows and hidden size."""
+"""Measurements of `palladio tune`: products of float32 and of bfloat16 weights, in comparison, by rows and hidden
+size."""
 
 import dataclasses
 import statistics
@@ -27,7 +28,8 @@ class Measured:
     """Milliseconds of one product [rows, hidden] x [hidden, 4 * hidden], the least of some rounds.
 
     Attributes:
-        float32: with weights [in, out]. bfloat16: with weights [out, in].
+        float32: milliseconds with weights [in, out].
+        bfloat16: milliseconds with weights [out, in].
     """
 
     hidden_size: int
@@ -37,14 +39,14 @@ class Measured:
 
 
 def best_padding() -> int:
-    """The rows to which one row is padded: the fastest of PADDINGS."""
+    """Return the rows to pad one row to: the fastest of PADDINGS."""
     _, narrow = _weights(max(HIDDEN_SIZES))
     row = jnp.ones((1, max(HIDDEN_SIZES)), jnp.float32)
     return min(PADDINGS, key=lambda rows: least_times((_narrow(NarrowProducts(rows)), row, narrow))[0])
 
 
 def measure(products: NarrowProducts) -> Iterator[Measured]:
-    """Both kinds of weight in turns, so that whatever else runs slows both."""
+    """Measure both kinds of weight in alternation, so that other load slows both."""
     for hidden_size in HIDDEN_SIZES:
         wide, narrow = _weights(hidden_size)
         for rows in ROWS:
@@ -53,8 +55,8 @@ def measure(products: NarrowProducts) -> Iterator[Measured]:
 
 
 def least_hidden_size(figures: list[Measured]) -> int | None:
-    """The smallest hidden size from which on bfloat16 is clearly faster, by the geometric mean over rows, and nowhere
-    much slower; None: there is none."""
+    """Return the smallest hidden size from which on bfloat16 is clearly faster, by the geometric mean over rows, and
+    nowhere much slower; None: there is none."""
     found = None
     for hidden_size in sorted({figure.hidden_size for figure in figures}, reverse=True):
         gains = [figure.float32 / figure.bfloat16 for figure in figures if figure.hidden_size == hidden_size]
@@ -87,7 +89,7 @@ def _narrow(products: NarrowProducts) -> Callable[..., jax.Array]:
 
 
 def least_times(*calls: _Call) -> list[float]:
-    """Milliseconds of a product, for each."""
+    """Return the milliseconds of a product, for each call."""
     times: list[list[float]] = [[] for _ in calls]
     for number in range(_ROUNDS + 1):  # the first compiles
         for found, (function, x, matrices) in zip(times, calls, strict=True):

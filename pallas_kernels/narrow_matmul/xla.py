@@ -1,10 +1,10 @@
-"""By XLA:CPU's own library of products, which it takes for bfloat16 times bfloat16 with a result of float32.
+"""Products by XLA:CPU's own library, which it uses for bfloat16 times bfloat16 with a result of float32.
 
-What it does not take it converts to float32 first, whole, which costs 10 to 50 times the product: one row, a result of
-bfloat16, and any slice of a bfloat16 array by a number that only the device knows. Outputs of several dimensions make
-it transpose the matrix at every call. Hence rows are padded, outputs are one dimension, and matrices of experts lie as
-bits (u16), which are cut first and are bfloat16 afterwards. `tests/model/weights/test_narrow.py` reads the compiled
-programs.
+XLA first converts whole matrices to float32 for other products, which costs 10 to 50 times the product: one row, a
+result of bfloat16, and any slice of a bfloat16 array by a number that only the device knows. With outputs of several
+dimensions it transposes the matrix at every call. Hence rows are padded, outputs are one dimension, and matrices of
+experts are stored as bits (u16), which are cut first and become bfloat16 afterwards.
+`tests/model/weights/test_narrow.py` reads the compiled programs.
 """
 
 import jax
@@ -16,7 +16,7 @@ from palladio.pallas_kernels.narrow_matmul.config import NarrowProducts
 
 
 def matmul(rows: jax.Array, matrix: jax.Array, products: NarrowProducts) -> jax.Array:
-    """rows f32[T, in], matrix bf16[out…, in] → f32[T, out…]."""
+    """Multiply rows f32[T, in], matrix bf16[out…, in] → f32[T, out…]."""
     num_rows, outputs = rows.shape[0], matrix.shape[:-1]
     missing = max(0, products.min_rows - num_rows)
     rounded = jnp.pad(rows.astype(jnp.bfloat16), ((0, missing), (0, 0)))
@@ -26,7 +26,7 @@ def matmul(rows: jax.Array, matrix: jax.Array, products: NarrowProducts) -> jax.
 
 
 def grouped_matmul(rows: jax.Array, bits: jax.Array, group_sizes: jax.Array, products: NarrowProducts) -> jax.Array:
-    """rows f32[M, in], bits u16[E, out, in], group_sizes i32[E] → f32[M, out]; 0 for rows of no group."""
+    """Multiply rows f32[M, in], bits u16[E, out, in], group_sizes i32[E] → f32[M, out]; 0 for rows of no group."""
 
     def multiply(block: jax.Array, own: jax.Array) -> jax.Array:
         return matmul(block, lax.bitcast_convert_type(own, jnp.bfloat16), products)

@@ -1,4 +1,4 @@
-"""The public face of ragged paged attention; picks a backend."""
+"""The public interface of ragged paged attention; picks a backend."""
 
 import functools
 from collections.abc import Callable
@@ -42,7 +42,7 @@ CHUNK_ALIGNMENT = {"tpu": ALIGNMENT}  # and at which tokens they begin, if not a
 
 
 def auto_order(target: Target) -> tuple[str, ...]:
-    """What `auto` tries for a target, best first."""
+    """Return the backends that `auto` tries for a target, best first."""
     order = AUTO_ORDER[target.platform]
     return mosaic.auto_order(target, order if target.is_native or target.platform != "cpu" else order[1:])
 
@@ -55,12 +55,12 @@ def plan_attention(
     backend: str = "auto",
     target: Target = Target(),
 ) -> AttentionMetadata:
-    """With what a backend would compute for each layer of a step, computed once.
+    """Add the backend's plan of a step, which each layer would otherwise compute.
 
     Args:
         num_tokens: T.
-        shape: of the layers that share the plan.
-        backend, target: as ragged_paged_attention gets them.
+        shape: shape of the layers that share the plan.
+        backend, target: those of the ragged_paged_attention calls.
     """
     chosen = auto_order(target)[0] if backend == "auto" else backend
     try:
@@ -84,20 +84,19 @@ def ragged_paged_attention(
     backend: str = "auto",
     target: Target = Target(),
 ) -> jax.Array:
-    """Causal attention with grouped queries (N = K·G; query head n reads kv head n // G).
+    """Compute causal attention with grouped queries (N = K·G; query head n reads kv head n // G).
 
     Args:
         q: [T, N, H] queries.
         kv_pages: [P, K, S, 2·Hp] one layer's cache, which already holds the keys and values of these T tokens.
-        metadata: which tokens and pages belong to which request.
+        metadata: the tokens and pages of each request.
         scale: factor on q·k.
         sliding_window: a query at position p sees keys at positions p - sliding_window + 1 … p.
         soft_cap: cap of the scores by tanh.
         sinks: f32[N], for each query head the score of one more key, whose value is 0.
-        k_scale, v_scale: f32[], what the stored keys and values are multiplied by, beside the scales that rows of int8
-            have.
+        k_scale, v_scale: f32[], factors on stored keys and values, in addition to the scales of int8 rows.
         backend: "auto", or the name of one.
-        target: what kernels are compiled for; "auto" picks by it.
+        target: the device that kernels are compiled for; "auto" picks by it.
 
     Returns:
         [T, N, H] in q's dtype. Rows of padding are finite and meaningless.

@@ -11,7 +11,7 @@ from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import Atten
 
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
-    """q [T, N, H], kv_pages f32[P, K, S, 2·Hp] → [T, N, H].
+    """Attend: q [T, N, H], kv_pages f32[P, K, S, 2·Hp] → [T, N, H].
 
     Raises:
         NotImplementedError: the library is not loaded, or the cache is not of float32.

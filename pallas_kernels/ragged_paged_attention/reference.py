@@ -1,4 +1,5 @@
-"""The plain definition, in float32: every token gathers all pages of its request. Slow; the others' oracle."""
+"""The plain definition, in float32: every token gathers all pages of its request. Slow; the oracle of the other
+backends."""
 
 import jax
 import jax.numpy as jnp
@@ -8,16 +9,12 @@ from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import Atten
 
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
-    """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
+    """Attend: q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
     T, N, H = q.shape
     _, K, S, _ = kv_pages.shape
-    B, Pmax = metadata.block_table.shape
+    Pmax = metadata.block_table.shape[1]
     Hp = padded_head_size(H)
-
-    token = jnp.arange(T)
-    request = jnp.clip(jnp.searchsorted(metadata.query_start, token, side="right") - 1, 0, B - 1)  # [T]
-    kv_len = metadata.kv_len[request]
-    position = kv_len - (metadata.query_start[request + 1] - token)  # [T]
+    request, kv_len, position = metadata.owners(T)
 
     rows = kv_pages[metadata.block_table[request]]  # [T, Pmax, K, S, W]
     rows = rows.transpose(0, 2, 1, 3, 4).reshape(T, K, Pmax * S, -1).astype(jnp.float32)

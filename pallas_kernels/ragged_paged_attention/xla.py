@@ -22,6 +22,7 @@ from jax import lax
 
 from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import padded_head_size, unpack_scales
 from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionMetadata, AttentionOptions
+from palladio.pallas_kernels.ragged_paged_attention.inputs.passes import Pass, passes
 
 CHUNK_TOKENS = 128
 QUERY_BLOCK = 128
@@ -38,7 +39,11 @@ class _Softmax(NamedTuple):
 
     @classmethod
     def start(cls, rows: tuple[int, ...], head_size: int, sinks: jax.Array | None) -> "_Softmax":
-        """Args: sinks: f32, broadcasts to rows; of each row, the score of a key whose value is 0."""
+        """Make the initial state.
+
+        Args:
+            sinks: f32, broadcasts to rows; for each row, the score of a key whose value is 0.
+        """
         output = jnp.zeros((*rows, head_size))
         if sinks is None:
             return cls(jnp.full(rows, LOWEST), jnp.zeros(rows), output)
@@ -49,36 +54,14 @@ class _Softmax(NamedTuple):
 
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
-    """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
+    """Attend: q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]."""
     T, N, H = q.shape
     K = kv_pages.shape[1]
     q = q.reshape(T, K, N // K, H)
-    query_len = metadata.query_start[1:] - metadata.query_start[:-1]
-    if metadata.kind == "decode":
-        out = _attend(q, kv_pages, metadata, options, _Pass(1, query_len, True), jnp.zeros(q.shape))
-    else:
-        decodes = jnp.arange(query_len.shape[0]) < metadata.num_decodes
-        out = jnp.zeros(q.shape)
-        for part in (
-            _Pass(1, jnp.where(decodes, query_len, 0), True),
-            _Pass(min(T, QUERY_BLOCK), jnp.where(decodes, 0, query_len), False),
-        ):
-            out = _attend(q, kv_pages, metadata, options, part, out)
+    out = jnp.zeros(q.shape)
+    for part in passes(metadata, min(T, QUERY_BLOCK)):
+        out = _attend(q, kv_pages, metadata, options, part, out)
     return (out * options.v_scale).reshape(T, N, H).astype(q.dtype)
-
-
-class _Pass(NamedTuple):
-    """Which queries are attended together.
-
-    Attributes:
-        block: static; queries of one request at a time.
-        query_len: i32[B], of each request; 0: not in this pass.
-        one_each: static; the pass is of the first requests, which own one token each.
-    """
-
-    block: int
-    query_len: jax.Array
-    one_each: bool
 
 
 def _attend(
@@ -86,12 +69,12 @@ def _attend(
     kv_pages: jax.Array,
     metadata: AttentionMetadata,
     options: AttentionOptions,
-    part: _Pass,
+    part: Pass,
     out: jax.Array,
 ) -> jax.Array:
-    """q [T, K, G, H], out f32[T, K, G, H] → out with the rows of this pass."""
+    """Attend the queries of a pass: q [T, K, G, H], out f32[T, K, G, H] → out with the rows of this pass."""
     T, K, G, H = q.shape
-    block, query_len = part.block, part.query_len
+    block, block_end = part.block, part.block_end
     pages, table = _pages_per_chunk(kv_pages, metadata)
     chunk = pages * kv_pages.shape[2]
     # A block reads and writes `block` rows even where its request ends earlier. Blocks go in the order of their first
@@ -99,14 +82,9 @@ def _attend(
     extra = ((0, block - 1), (0, 0), (0, 0), (0, 0))
     padded = jnp.pad(q.astype(jnp.float32) * (options.scale * options.k_scale), extra)
     sinks = None if options.sinks is None else jnp.tile(options.sinks.astype(jnp.float32).reshape(K, G), (1, block))
-    block_end = jnp.cumsum(-(-query_len // block))  # [B], blocks of requests 0 … b
 
     def attend(number: jax.Array, out: jax.Array) -> jax.Array:
-        request = number if part.one_each else jnp.searchsorted(block_end, number, side="right")
-        before = number - (block_end[request] - -(-query_len[request] // block))
-        start = metadata.query_start[request] + before * block
-        kv_len = metadata.kv_len[request]
-        first_position = kv_len - query_len[request] + before * block
+        request, start, kv_len, first_position = part.place(number, block_end, metadata)
         position = first_position + jnp.repeat(jnp.arange(block), G)  # [R], R = block·G
         rows = lax.dynamic_slice_in_dim(padded, start, block).transpose(1, 0, 2, 3).reshape(K, block * G, H)
 
@@ -128,14 +106,14 @@ def _attend(
 
 
 def _pages_per_chunk(kv_pages: jax.Array, metadata: AttentionMetadata) -> tuple[int, jax.Array]:
-    """Pages a chunk, and the block table widened with the scratch page to a whole number of chunks."""
+    """Return the pages of a chunk, and the block table widened with the scratch page to a whole number of chunks."""
     width = metadata.block_table.shape[1]
     pages = min(max(1, CHUNK_TOKENS // kv_pages.shape[2]), width)
     return pages, jnp.pad(metadata.block_table, ((0, 0), (0, -width % pages)))
 
 
 def _first_key(position: jax.Array, options: AttentionOptions) -> jax.Array:
-    """The first key position that a query at `position` sees."""
+    """Return the first key position that a query at `position` sees."""
     if options.sliding_window is None:
         return jnp.zeros_like(position)
     return jnp.maximum(position - options.sliding_window + 1, 0)
@@ -151,7 +129,7 @@ def _visible(key_position: jax.Array, position: jax.Array, kv_len: jax.Array, op
 def _gather(
     kv_pages: jax.Array, scales: jax.Array | None, numbers: jax.Array, head_size: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Keys and values [K, C, H] of the pages with these numbers."""
+    """Return keys and values [K, C, H] of the pages with these numbers."""
     _, K, S, W = kv_pages.shape
     Hp = padded_head_size(head_size)
     rows = _copy(kv_pages, numbers).transpose(1, 0, 2, 3).reshape(K, numbers.shape[0] * S, W).astype(jnp.float32)
@@ -163,7 +141,7 @@ def _gather(
 
 
 def _copy(kv_pages: jax.Array, numbers: jax.Array) -> jax.Array:
-    """The pages with these numbers: page by page, since XLA:CPU gathers element by element."""
+    """Copy the pages with these numbers: page by page, since XLA:CPU gathers element by element."""
     if numbers.shape[0] > MOST_COPIES:
         return kv_pages.at[numbers].get(mode="promise_in_bounds")
     return jnp.concatenate([lax.dynamic_slice_in_dim(kv_pages, number, 1) for number in numbers])
@@ -176,7 +154,7 @@ def _add_chunk(
     visible: jax.Array,
     options: AttentionOptions,
 ) -> _Softmax:
-    """One chunk of the online softmax. q [K, R, H], keys and values [K, C, H], visible [R, C]."""
+    """Add one chunk to the online softmax: q [K, R, H], keys and values [K, C, H], visible [R, C]."""
     keys, values = keys_values
     scores = jnp.einsum("kch,krh->kcr", keys, q).swapaxes(-1, -2)  # the long axis first: see the module's table
     if options.soft_cap is not None:

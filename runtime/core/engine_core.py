@@ -10,6 +10,7 @@ import jax
 from palladio.runtime.core.start.startup import EngineParts, build_engine_parts
 from palladio.runtime.core.watch.cache_self_check import CacheSelfCheck
 from palladio.runtime.core.watch.engine_report import EngineReport
+from palladio.runtime.core.watch.step_forwarders import ProfiledSteps
 from palladio.runtime.core.watch.step_logger import usual_observers
 from palladio.runtime.core.watch.step_observer import StepHooks, StepObserver
 from palladio.runtime.core.weights.model_control import PAUSE_POLL, ModelControl
@@ -24,8 +25,7 @@ from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.messages.model_messages import ModelMessage
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.step_tokens import NewTokens, one_by_one
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, TokenOutput, one_by_one
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.multihost.bootstrap import lead
 from palladio.runtime.multihost.coordinator import HostCoordinator
@@ -45,7 +45,7 @@ class EngineCore:
 
     Attributes:
         ready: the limits that start-up chose.
-        activity: what the thread is at; whoever compiles during a step says so here.
+        activity: what the thread is at; a compilation during a step is noted here.
 
     Args:
         profiler: what `start_profile` and `stop_profile` ask.
@@ -72,7 +72,7 @@ class EngineCore:
         self._known_programs = -1, 0.0  # how many the scheduler knows to be built, and how long steps waited for them
         self._memory = parts.memory
         self._control = ModelControl(parts.model_memory, scheduler, parts.activity, parts.tell)
-        self._mask_width = runner.programs.design.shape.mask_width
+        self._mask_width = runner.shape.mask_width
         self._grammars = GrammarQueue(parts.grammars, tuple(ready.eos_token_ids))
         self._profiler = profiler
         self._observers = tuple(observers)
@@ -125,7 +125,7 @@ class EngineCore:
     ) -> Self:
         """An engine that counts, logs and profiles its steps."""
         profiler = Profiler(parts.activity, profile_limits or ProfileLimits())
-        return cls(config, parts, profiler, usual_observers(config, parts, profiler), hosts)
+        return cls(config, parts, profiler, usual_observers(config, parts), hosts)
 
     @property
     def has_work(self) -> bool:
@@ -186,7 +186,7 @@ class EngineCore:
         return self._notify(outputs)
 
     def steer(self, message: ModelMessage) -> tuple[list[NewTokens], ControlReply]:
-        """See TokenEngine.steer."""
+        """Apply a control message; return the tokens of steps that were under way, and the reply."""
         outputs = self._process(keep=0)
         self._self_check.cancel()
         return self._notify(outputs), self._control.answer(message)
@@ -222,15 +222,17 @@ class EngineCore:
         return self._report.explain(request_ids)
 
     def start_profile(self, options: ProfileOptions) -> None:
-        """See Profiler.start."""
+        """Start a profile of the device."""
         self._profiler.start(options)
+        self._hooks = StepHooks.of((*self._observers, ProfiledSteps(self._profiler)))
 
     def stop_profile(self) -> ProfileReport | None:
-        """See Profiler.stop."""
+        """End the trace and report it; None: it is being written, ask again. Raises as `Profiler.stop`."""
+        self._hooks = StepHooks.of(self._observers)
         return self._profiler.stop()
 
     def stats(self, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
-        """See GetStats."""
+        """Return statistics. `check_integrity`: check pages and slots, if nothing runs. `pages`: add maps of pages."""
         return self._report.stats(check_integrity=check_integrity, pages=pages)
 
     def _notify(self, outputs: list[NewTokens]) -> list[NewTokens]:

@@ -42,7 +42,11 @@ class Machine:
 
     @classmethod
     def look(cls, root: Path = Path("/")) -> Self:
-        """This one. Args: root: of the file system."""
+        """Look for the accelerators of this machine.
+
+        Args:
+            root: the root of the file system.
+        """
         found = {}
         for name, patterns in _SIGNS.items():
             signs = [path for pattern in patterns for path in sorted(root.glob(pattern.lstrip("/")))]

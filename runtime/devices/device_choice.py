@@ -19,7 +19,7 @@ logger = logging.getLogger("palladio.engine")
 
 
 def chosen_gpus(parallel: ParallelConfig) -> range | None:
-    """The numbers of the GPUs that this host is to use, if it has any; None: those that jax finds first."""
+    """The numbers of the GPUs that this host uses, if it has any; None: the first ones that jax finds."""
     first, count = parallel.base_gpu_id, max(1, parallel.num_devices // parallel.num_hosts)
     return range(first, first + count) if first else None
 
@@ -86,14 +86,14 @@ def _check_gpu(device: jax.Device, gpu_ids: range) -> None:
 
 
 def tell_fallback(device: jax.Device, name: str, machine: Machine | None = None) -> None:
-    """Warns of an engine that runs on the CPU where something else was to be expected: jax says little or nothing.
+    """Log a warning if the engine runs on the CPU though no setting asks for it: jax says little or nothing.
 
     Args:
         name, machine: see choose_device.
     """
     wanted: str = jax.config.values[_PLATFORMS] or ""
     if device.platform == "cpu" and name != "cpu" and not wanted.startswith("cpu"):
-        _tell_fallback(wanted, Machine.look() if machine is None else machine)
+        _warn_about_fallback(wanted, Machine.look() if machine is None else machine)
 
 
 def _first_device(name: str, wanted: str, machine: Machine) -> jax.Device:
@@ -115,7 +115,7 @@ def _explain(name: str, wanted: str, says: str, machine: Machine) -> str:
     return f"{asked}: {why}; or use --device cpu{f'. jax error: {says}' if says else ''}"
 
 
-def _tell_fallback(wanted: str, machine: Machine) -> None:
+def _warn_about_fallback(wanted: str, machine: Machine) -> None:
     platform = next((one for one in wanted.split(",") if one), None) or machine.unused()
     if platform is None:
         return

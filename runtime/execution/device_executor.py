@@ -8,14 +8,13 @@ import numpy as np
 
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey
-from palladio.runtime.execution.state.device_state import DeviceState, Weights
-from palladio.runtime.execution.state.ranks import HostArray
+from palladio.runtime.execution.state.device_state import DeviceState, HostArray, Weights
 
 OnCall = Callable[[ProgramKey | None, tuple[HostArray, ...]], None]
 
 
-def tell_nobody(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
-    """Where there are no other hosts."""
+def ignore_call(key: ProgramKey | None, arrays: tuple[HostArray, ...]) -> None:
+    """Do nothing: there are no other hosts."""
 
 
 class DeviceExecutor:
@@ -23,15 +22,15 @@ class DeviceExecutor:
     same ones in the same order hold the same state, each its devices' part.
 
     Args:
-        on_call: told of each call before it is made, once its program is there; None as the key: `reset_state`.
+        on_call: called before each call, once its program is there; None as the key: `reset_state`.
 
     Attributes:
-        programs: that it runs.
+        programs: the programs that it runs.
         state: what they read and update.
         ranks: whose arrays programs take and give.
     """
 
-    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = tell_nobody) -> None:
+    def __init__(self, state: DeviceState, programs: StepPrograms, on_call: OnCall = ignore_call) -> None:
         design = programs.design
         self.programs = programs
         self.ranks = design.shape.ranks
@@ -55,11 +54,15 @@ class DeviceExecutor:
         return self.call(key, *map(self.ranks.stack, arrays))
 
     def run_on(self, rank: int, key: ProgramKey, *arrays: HostArray) -> Any:
-        """`run` for one rank alone; the others compute something that nobody reads. Returns that rank's part."""
+        """`run` for one rank alone; the others' results are not read. Returns that rank's part."""
         return self.ranks.take(rank, self.call(key, *(self.ranks.only(rank, array) for array in arrays)))
 
     def call(self, key: ProgramKey, *arrays: HostArray) -> Any:
-        """The same. Args: arrays: of all ranks, as `on_call` is told of them."""
+        """Run a program with arrays of all ranks.
+
+        Args:
+            arrays: arrays of all ranks, as `on_call` gets them.
+        """
         compiled, program, state = self.programs.built[key], self.programs.by_key[key], self.state
         self._on_call(key, arrays)
         self.state, given = program.run(compiled, state, arrays)
@@ -68,32 +71,40 @@ class DeviceExecutor:
     def reset_state(self) -> None:
         """Makes everything but the weights anew: an error has left it undefined. Every request must start over."""
         self._on_call(None, ())
-        state, shape = self.state, self.programs.design.shape
-        for array in jax.tree.leaves((state.of_requests, state.last_hidden, state.hidden)):
-            array.delete()  # first: there is no room for both
-        fresh = shape.allocate(state.weights, self._num_pages)
-        self.state = fresh._replace(head=state.head, all_allowed=state.all_allowed)
+        state = self.state
+        _delete((state.of_requests, state.last_hidden, state.hidden))  # first: there is no room for both
+        fresh = self.programs.design.shape.allocate(state.weights, self._num_pages)
+        self._put(**fresh._replace(head=state.head, all_allowed=state.all_allowed)._asdict())
 
     def use_weights(self, weights: Weights) -> None:
-        """Later calls read these; those before are deleted. Args: weights: of the same shapes, or none: then no program
-        that reads them may be called."""
-        for array in self.state.weights:
-            array.delete()
-        head = self.programs.design.head.select(weights) if weights else ()
-        self.state = self.state._replace(weights=weights, head=head)
+        """Replace the weights that later calls read; the earlier ones are deleted.
+
+        Args:
+            weights: weights of the same shapes, or none: then no program that reads them may be called.
+        """
+        _delete(self.state.weights)
+        self._put(weights=weights, head=self.programs.design.head.select(weights) if weights else ())
 
     def release_cache(self) -> None:
         """Deletes the KV cache. No program that takes it may be called before `restore_cache`."""
-        for array in jax.tree.leaves(self.state.kv_cache):
-            array.delete()
-        self.state = self.state._replace(kv_cache=())
+        _delete(self.state.kv_cache)
+        self._put(kv_cache=())
 
     def restore_cache(self) -> None:
         """Makes the KV cache anew, of the same size."""
-        shape = self.programs.design.shape
-        self.state = self.state._replace(kv_cache=shape.allocate_cache(self._num_pages))
+        self._put(kv_cache=self.programs.design.shape.allocate_cache(self._num_pages))
+
+    def _put(self, **fields: Any) -> None:
+        """Replace fields of the state between two calls of programs."""
+        self.state = self.state._replace(**fields)
 
     def _no_mask(self, num_rows: int) -> jax.Array:
         masks = np.full((num_rows, self.programs.design.shape.mask_width), -1, np.int32)
         array: jax.Array = jax.device_put(self.ranks.repeat(masks), self.ranks.exchanged)
         return array
+
+
+def _delete(arrays: Any) -> None:
+    """Free the memory of all arrays of a tree."""
+    for array in jax.tree.leaves(arrays):
+        array.delete()

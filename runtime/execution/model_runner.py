@@ -20,14 +20,24 @@ from palladio.runtime.execution.programs.cache_programs import (
     Tables,
 )
 from palladio.runtime.execution.programs.draft_programs import Draft, Verify
-from palladio.runtime.execution.programs.forward_programs import Forward, ForwardMedia, Pool, WriteEmbeds
 from palladio.runtime.execution.programs.program import Program, ProgramKey
-from palladio.runtime.execution.programs.sampling_programs import RESET_TOKENS, Decode, Reset, Sample, Score, slot_rules
+from palladio.runtime.execution.programs.step_programs import (
+    RESET_TOKENS,
+    Decode,
+    Forward,
+    ForwardMedia,
+    Pool,
+    Reset,
+    Sample,
+    Score,
+    WriteEmbeds,
+    slot_rules,
+)
 from palladio.runtime.execution.sampling.sampler import MASKED_TIERS, TIERS, SampleOutput, SampleTier
 from palladio.runtime.interface.request.prompt_parts import text_ids
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
-from palladio.runtime.scheduling.batch.step_rows import SampledRows
+from palladio.runtime.scheduling.state.new_tokens import SampledRows
 from palladio.runtime.scheduling.state.request import Request
 
 
@@ -49,7 +59,7 @@ class ForwardedStep:
 
 
 class ModelRunner:
-    """Turns scheduled steps into calls of programs. `forward` and `sample` only dispatch; `read` waits for tokens.
+    """Runs scheduled steps as calls of programs. `forward` and `sample` only dispatch; `read` waits for tokens.
 
     Args:
         eos_ids: the model's: no output that has to go on (min_tokens) shows them, whether they would end it or not.
@@ -57,7 +67,8 @@ class ModelRunner:
         order: hears of each step as long as programs are built; None: they are not.
 
     Attributes:
-        executor: makes the calls. programs: that it runs.
+        executor: makes the calls. programs: the programs that it runs.
+        shape: the shape of one rank's state on the device.
     """
 
     def __init__(
@@ -72,7 +83,8 @@ class ModelRunner:
         self.programs = executor.programs
         self._eos_ids = frozenset(eos_ids)
         self._design = executor.programs.design
-        self._builders = [BatchBuilder(self._design.shape.num_slots) for _ in range(executor.ranks.num_ranks)]
+        self.shape = self._design.shape
+        self._builders = [BatchBuilder(self.shape.num_slots) for _ in range(executor.ranks.num_ranks)]
         self._buckets = executor.programs.buckets
         # By the number of a tier: the first one of the engine's that does as much.
         self._least_tiers: list[SampleTier] = [
@@ -82,10 +94,10 @@ class ModelRunner:
         self._decode_forms: dict[int, StepForm] = {}  # by the number of rows
         self._is_lazy, self._num_built = is_lazy, -1  # -1: never looked at
         self._order = order
-        self._shares_memory = self._design.shape.mesh.devices.flat[0].platform == "cpu"  # nothing to copy then
+        self._shares_memory = self.shape.mesh.devices.flat[0].platform == "cpu"  # nothing to copy then
 
     def buckets(self) -> Buckets:
-        """Those that steps can use now: of the programs that are built, or of all if calls build them."""
+        """Buckets that steps can use now: of the built programs, or all if calls build their programs."""
         num_built = len(self.programs.built)
         if self._num_built != num_built and not self._is_lazy:
             self._buckets = self.programs.open_buckets()
@@ -158,7 +170,7 @@ class ModelRunner:
             slots: whose states are compared too, where layers keep any; the scratch slot twice: none.
         """
         largest = 0.0
-        states = (np.array(slots, np.int32),) if self._design.shape.num_snapshots else ()
+        states = (np.array(slots, np.int32),) if self.shape.num_snapshots else ()
         for begin in range(0, max(map(len, pairs)), COMPARED_PAGES):
             numbers = np.zeros((2, len(pairs), COMPARED_PAGES), np.int32)
             for table, of_table in enumerate(pairs):
@@ -170,7 +182,7 @@ class ModelRunner:
 
     def _copy_states(self, step: ScheduledStep, when: Literal["before", "after"]) -> None:
         """Snapshots into slots before a step, slots into snapshots after it."""
-        if not self._design.shape.num_snapshots:
+        if not self.shape.num_snapshots:
             return
         copies = [None if batch is None else batch.copies for batch in step.batches]
         if when == "before":
@@ -190,7 +202,7 @@ class ModelRunner:
         return form, [builder.build(form, batch) for builder, batch in zip(self._builders, step.batches, strict=True)]
 
     def _form(self, step: ScheduledStep) -> StepForm:
-        """Of decode steps of as many rows the same object each time: builders know their last step by it."""
+        """The form of a step. Decode steps of as many rows share one object: builders know their last step by it."""
         layouts, buckets = self._design.layouts, self._buckets
         if step.kind != "decode" or not layouts.decode:
             return StepForm.of(step, layouts, buckets)
@@ -245,7 +257,7 @@ class ModelRunner:
         return output
 
     def _key(self, kind: type[Program], num_rows: int, tier: SampleTier) -> ProgramKey:
-        """Of the program that samples in this tier, or until that is built of one that does more."""
+        """The key of the program that samples in this tier, or, until it is built, of a program that can do more."""
         key = self._keys.get((kind, num_rows, tier))
         if key is None:
             key = kind.key_of(num_rows, tier=tier if self._is_lazy else self.programs.tier(kind, num_rows, tier))
@@ -258,11 +270,11 @@ class ModelRunner:
 
     def _takes_media(self, step: ScheduledStep) -> bool:
         """Whether this step's program is the one with rows of embeddings."""
-        return self._design.always_media or (self._design.shape.num_embeds > 0 and has_media(step))
+        return self._design.always_media or (self.shape.num_embeds > 0 and has_media(step))
 
     def _write_embeds(self, step: ScheduledStep, num_tokens: int) -> list[Int32Array]:
         """Brings the rows of the step's media into the pool; returns which of its tokens have which row, by rank."""
-        width = self._design.shape.hidden_size
+        width = self.shape.hidden_size
         media = [MediaRows.of(batch, num_tokens, width) for batch in step.batches]
         for number in range(num_calls(media)):
             first = np.array(number * ROWS_PER_CALL, np.int32)
@@ -274,7 +286,7 @@ class ModelRunner:
         params = request.given.params
         suppressed = frozenset(request.given.stop_token_ids) | (self._eos_ids if params.min_tokens else frozenset())
         asked_ids = params.logprob_token_ids or ()
-        rules = slot_rules(params.logit_bias, sorted(suppressed), asked_ids, self._design.shape.vocab_size)
+        rules = slot_rules(params.logit_bias, sorted(suppressed), asked_ids, self.shape.vocab_size)
         rule_arrays = [np.asarray(array) for array in vars(rules).values()]
         slot = np.array(request.slot, np.int32)
         known = text_ids(request.token_ids, request.given.media) if request.given.media else request.token_ids

@@ -17,7 +17,7 @@ NUM_KEPT: Final = 20  # files of a kind
 
 
 def make_folder(path: Path) -> None:
-    """Makes it, with its parents, if it is not there; a link is followed: whoever names a folder may name one.
+    """Make a folder and its parents if it does not exist. Follow links, since a user may name one.
 
     Raises:
         OSError: it cannot be made.
@@ -48,7 +48,7 @@ def open_file_within(path: Path, flags: int) -> int:
     """A descriptor of a file in one of our folders, made if it is not there, or closed to others if it was wider.
 
     Args:
-        flags: of os.open, beside those that every such file is opened with.
+        flags: more flags of os.open; those for a private file are always set.
 
     Raises:
         ConfigError: it is a link, or no file.
@@ -124,7 +124,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def keep_newest(folder: Path, pattern: str, count: int = NUM_KEPT) -> None:
-    """Removes all files of this pattern but the newest. Their names tell their time, so that they sort by it."""
+    """Remove all files that match the pattern except the newest. Names begin with the time, so they sort by it."""
     for path in sorted(folder.glob(pattern))[:-count]:
         with contextlib.suppress(OSError):
             path.unlink()

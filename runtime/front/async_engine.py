@@ -50,7 +50,8 @@ logger = logging.getLogger(__name__)
 
 
 class AsyncEngine:
-    """Implements EngineClient over a transport. Every method runs in the event loop that called `start`.
+    """Implements EngineClient, which documents its methods, over a transport. Every method runs in the event loop that
+    called `start`.
 
     Lives through starting → ready → draining → dead: `await start()`, which returns at once, then `await wait_ready()`.
     When an engine in a process of its own fails, it goes from ready to restarting and back (--max-engine-restarts):
@@ -72,7 +73,7 @@ class AsyncEngine:
         self._failure: EngineFailed | None = None
         self._info: EngineReady | None = None
         self._front: RequestIntake | None = None
-        self._resolved: EngineConfig | None = None  # with local directories; the engine has been told of it
+        self._resolved: EngineConfig | None = None  # with local directories; the engine has it
         self._launch_task: asyncio.Task[None] | None = None
         self._restart_task: asyncio.Task[None] | None = None
         max_restarts = 0 if transport.shares_interpreter else config.survival.max_engine_restarts
@@ -114,7 +115,7 @@ class AsyncEngine:
         return self._info
 
     async def start(self) -> None:
-        """Begins to load; returns at once. How it went, `wait_ready` and `state` tell."""
+        """Begin to load; return at once. `wait_ready` and `state` give the outcome."""
         self._launch_task = asyncio.create_task(self._launch())
         self._tick()
 
@@ -130,7 +131,7 @@ class AsyncEngine:
             raise (ConfigError if self._failure.config else EngineDeadError)(self._failure.message)
 
     async def wait_dead(self) -> None:
-        """Returns when the engine is dead for good, before requests are told of it."""
+        """Return when the engine is dead for good, before requests fail."""
         await self._dead.wait()
 
     async def shutdown(self, drain_seconds: float = 0.0) -> None:
@@ -159,7 +160,6 @@ class AsyncEngine:
             await self._dumper.finish()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput, None]:
-        """See EngineClient.generate."""
         if self.state != "ready":
             raise not_ready(self)
         name, samples = request.scoped_id, self._loaded_front().resolve(request)
@@ -182,27 +182,22 @@ class AsyncEngine:
                 self._payloads.drop(media)
 
     def attach(self, request_id: str, fast_path: FastPath) -> None:
-        """See EngineClient.attach."""
         self._streams.attach(request_id, fast_path)
 
     async def abort(self, request_id: str | None) -> int:
-        """See EngineClient.abort."""
         count, engine_ids = self._streams.abort(request_id)
         self._abort(engine_ids)
         return count
 
     async def flush_cache(self) -> None:
-        """See EngineClient.flush_cache."""
         await order(self._call, FlushCache, 20.0, OverloadedError)
 
     async def stats(self, timeout: float = 20.0, *, check_integrity: bool = False, pages: bool = False) -> EngineStats:
-        """See EngineClient.stats."""
         reply = await self._call(functools.partial(GetStats, check_integrity=check_integrity, pages=pages), timeout)
         assert reply.stats is not None
         return reply.stats
 
     async def explain(self, request_ids: Sequence[str]) -> dict[str, dict[int, LiveRequest]]:
-        """See EngineClient.explain."""
         places = {
             engine_id: (name, index) for name in request_ids for index, engine_id in self._streams.running(name).items()
         }
@@ -215,11 +210,9 @@ class AsyncEngine:
         return states
 
     async def start_profile(self, options: ProfileOptions) -> None:
-        """See EngineClient.start_profile."""
         await begin_profile(self._call, options)
 
     async def stop_profile(self) -> ProfileReport:
-        """See EngineClient.stop_profile."""
         return await end_profile(self._call)
 
     async def _launch(self) -> None:

@@ -10,7 +10,7 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.text.hub.hub import resolve_source
-from palladio.runtime.text.hub.hub_download import Told
+from palladio.runtime.text.hub.hub_download import DownloadListener
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -29,12 +29,12 @@ async def resolve_config(config: EngineConfig, on_progress: Callable[[LoadProgre
         survival = dataclasses.replace(survival, crash_dump_folder=str(folder))
     loop = asyncio.get_running_loop()
 
-    def tell(progress: LoadProgress) -> None:
+    def report(progress: LoadProgress) -> None:
         loop.call_soon_threadsafe(on_progress, progress)
 
     stop = threading.Event()
     try:
-        source = await asyncio.to_thread(resolve_source, config.source, told=Told(tell, stop=stop))
+        source = await asyncio.to_thread(resolve_source, config.source, listener=DownloadListener(report, stop=stop))
     finally:
         stop.set()  # else its thread would go on with a download, and this process could not end
     return dataclasses.replace(config, source=source, survival=survival)

@@ -18,9 +18,9 @@ class Compilation:
         result: its exception is an InvalidRequestError if the grammar is to blame.
         started: when a thread took it up, by time.monotonic; None: it waits for one.
         num_waiting: requests that wait for it.
-        num_bytes: that it holds when it is compiled; 0: it is not yet.
+        num_bytes: bytes that it holds when it is compiled; 0: it is not yet.
         is_small: surely, so that there is always room for it.
-        is_given_up: nobody waits for it any more, and the rest of the work on it is left.
+        is_given_up: no request waits for it any more, so the rest of the work is left out.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class GrammarCache:
 
     @property
     def num_bytes(self) -> int:
-        """Of all compiled grammars that live: those that are kept, and others that outputs follow."""
+        """Bytes of all compiled grammars that are kept or that outputs still follow."""
         while self._changes:
             self._num_bytes += self._changes.popleft()
         return self._num_bytes
@@ -68,7 +68,7 @@ class GrammarCache:
         return len(self._kept)
 
     def get(self, grammar: Grammar) -> Compilation | None:
-        """What is kept of it; now it is the one that was used last."""
+        """Return the kept compilation, and mark it as the one used last."""
         known = self._kept.get(grammar)
         if known is not None:
             self._kept.move_to_end(grammar)

@@ -1,4 +1,4 @@
-"""GrammarCompiler: grammars judged and compiled in threads and kept, so that no step waits for one."""
+"""GrammarCompiler: checks and compiles grammars in threads and keeps them, so that no step waits for one."""
 
 import collections
 import concurrent.futures
@@ -14,10 +14,10 @@ from typing import Any
 from palladio.model.files.small_files import MAX_TABLE_BYTES, read_object
 from palladio.runtime.grammar.backend import BackendSettings, CompiledGrammar, GrammarBackend, JsonFormat
 from palladio.runtime.grammar.cache import Compilation, GrammarCache
+from palladio.runtime.grammar.check_protocol import CheckLimits
+from palladio.runtime.grammar.checker import Checker, TooExpensiveError
 from palladio.runtime.grammar.cost import costly_places, estimated_bytes, is_surely_cheap
 from palladio.runtime.grammar.fair_threads import FairThreads
-from palladio.runtime.grammar.judge import Judge, TooExpensiveError
-from palladio.runtime.grammar.judge_protocol import JudgeLimits
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -27,30 +27,30 @@ from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 MAX_CPU_SECONDS = 2.0  # of compiling one grammar
 MAX_COMPILED_BYTES = 1 << 26  # of one grammar; a quarter of what all may have, where that is less
-_QUICK_SECONDS = 0.15  # of CPU: what takes longer is judged once more, where it keeps only its like waiting
-_MAX_VERDICTS = 4096
-_NUM_THREADS = 2  # of each lane
+_QUICK_SECONDS = 0.15  # of CPU: what takes longer is checked again in the slow pool
+_MAX_RESULTS = 4096
+_NUM_THREADS = 2  # of each pool
 
-_Verdict = int | InvalidRequestError  # the bytes that it holds, or why it is refused
+_Result = int | InvalidRequestError  # the bytes that it holds, or why it is refused
 
 
 class GrammarCompiler:
     """Not thread-safe: the engine's thread calls it.
 
-    There are three lanes, each with threads of its own: for grammars that are surely cheap; for all others, which are
-    judged first; and for those that the judge could not do in a moment. In each, owners take turns.
+    There are three pools of threads: for grammars that are surely cheap; for all others, which are checked first; and
+    for grammars that the quick check did not finish. Each pool serves owners in rotation.
 
     Args:
         load: makes the backend; called in a thread, at once.
-        judge: of grammars that may be expensive; closed with this. None: all are compiled unjudged.
-        max_bytes: of all compiled grammars.
-        max_cpu_seconds: of one.
+        checker: checks grammars that may be expensive; closed with this. None: all are compiled unchecked.
+        max_bytes: the most bytes of all compiled grammars.
+        max_cpu_seconds: the most CPU time to compile one.
     """
 
     def __init__(
         self,
         load: Callable[[], GrammarBackend],
-        judge: Judge | None = None,
+        checker: Checker | None = None,
         *,
         max_bytes: int = GrammarConfig.grammar_cache_bytes,
         max_cpu_seconds: float = MAX_CPU_SECONDS,
@@ -59,8 +59,8 @@ class GrammarCompiler:
             FairThreads(_NUM_THREADS, f"grammar_{name}") for name in ("cheap", "quick", "slow")
         )
         self._backend: concurrent.futures.Future[GrammarBackend] = self._cheap.submit("", load)
-        self._judge = judge
-        self._verdicts = _Verdicts()
+        self._checker = checker
+        self._results = _Results()
         self._cache = GrammarCache(max_bytes)
         self._max_bytes = min(MAX_COMPILED_BYTES, max_bytes // 4)
         self._max_cpu_seconds = max_cpu_seconds
@@ -73,7 +73,7 @@ class GrammarCompiler:
 
     @property
     def num_bytes(self) -> int:
-        """See GrammarCache."""
+        """Bytes of all compiled grammars that are kept or still in use."""
         return self._cache.num_bytes
 
     @property
@@ -81,24 +81,24 @@ class GrammarCompiler:
         return len(self._cache)
 
     def compile(self, grammar: Grammar, owner: str = "") -> Compilation:
-        """Begins to compile the grammar for somebody, unless it is known."""
+        """Begin to compile the grammar for an owner, unless it is known."""
         known = self._cache.get(grammar)
         if known is not None:
             return known
         compilation = Compilation()
         self._cache.add(grammar, compilation)
-        lane, work = self._cheap, self._compile
-        if self._judge is not None and not is_surely_cheap(grammar):
-            lane, work = self._quick, functools.partial(self._judge_quickly, owner=owner)
-        compilation.is_small = lane is self._cheap
-        _submit(lane, owner, functools.partial(work, grammar, compilation), compilation)
+        pool, work = self._cheap, self._compile
+        if self._checker is not None and not is_surely_cheap(grammar):
+            pool, work = self._quick, functools.partial(self._check_quickly, owner=owner)
+        compilation.is_small = pool is self._cheap
+        _submit(pool, owner, functools.partial(work, grammar, compilation), compilation)
         return compilation
 
     def give_up(self, grammar: Grammar, compilation: Compilation) -> None:
-        """Nobody waits for it any more: it is not begun, or not gone on with, if that is still to come."""
+        """Stop a compilation that no request waits for, if it has not begun or waits for the slow check."""
         if compilation.result.cancel():
             self._cache.forget(grammar, compilation)
-        elif not compilation.result.done() and compilation.started is None:  # between two lanes
+        elif not compilation.result.done() and compilation.started is None:  # between two pools
             compilation.is_given_up = True
             self._cache.forget(grammar, compilation)
         elif compilation.result.done() and not isinstance(
@@ -107,42 +107,42 @@ class GrammarCompiler:
             self._cache.forget(grammar, compilation)
 
     def has_room(self, compilation: Compilation) -> bool:
-        """See GrammarCache."""
+        """Whether an output may begin to follow this grammar within the cache's bound."""
         return self._cache.has_room(compilation)
 
     def flush(self) -> None:
-        """Drops all compiled grammars but those that outputs follow, and all verdicts."""
+        """Drop all compiled grammars that no output follows, and all results of checks."""
         self._cache.clear()
-        self._verdicts.clear()
+        self._results.clear()
         give_back()
 
     def close(self) -> None:
-        """Compiles nothing more."""
-        for lane in (self._cheap, self._quick, self._slow):
-            lane.close()
-        if self._judge is not None:
-            self._judge.close()
+        """Stop the threads and the checker: no further grammar is compiled."""
+        for pool in (self._cheap, self._quick, self._slow):
+            pool.close()
+        if self._checker is not None:
+            self._checker.close()
 
-    def _judge_quickly(self, grammar: Grammar, compilation: Compilation, *, owner: str) -> CompiledGrammar | None:
-        """Compiles the grammar, or hands it to the slow lane."""
+    def _check_quickly(self, grammar: Grammar, compilation: Compilation, *, owner: str) -> CompiledGrammar | None:
+        """Compile the grammar, or hand it to the slow pool."""
         if not compilation.result.set_running_or_notify_cancel():
             return None
         compilation.started = time.monotonic()
         limit = min(_QUICK_SECONDS, self._max_cpu_seconds)
         try:
-            num_bytes = self._verdict(grammar, limit)
+            num_bytes = self._check(grammar, limit)
         except TooExpensiveError:
             compilation.started = None
-            _submit(self._slow, owner, functools.partial(self._judge_slowly, grammar, compilation), compilation)
+            _submit(self._slow, owner, functools.partial(self._check_slowly, grammar, compilation), compilation)
             return None
         return self._finish(grammar, compilation, num_bytes)
 
-    def _judge_slowly(self, grammar: Grammar, compilation: Compilation) -> CompiledGrammar | None:
+    def _check_slowly(self, grammar: Grammar, compilation: Compilation) -> CompiledGrammar | None:
         if compilation.is_given_up:
-            raise InvalidRequestError("nobody waits for the grammar", param="grammar")
+            raise InvalidRequestError("no request waits for the grammar", param="grammar")
         compilation.started = time.monotonic()
         try:
-            num_bytes = self._verdict(grammar, self._max_cpu_seconds)
+            num_bytes = self._check(grammar, self._max_cpu_seconds)
         except TooExpensiveError:
             error = InvalidRequestError.of(
                 "the {param} ({kind}) takes more than {seconds:g} s, or {size} MiB of memory, to compile: {places}",
@@ -152,29 +152,30 @@ class GrammarCompiler:
                 size=self._max_bytes >> 20,
                 places=costly_places(grammar),
             )
-            self._verdicts.put(grammar, error)
+            self._results.put(grammar, error)
             raise error from None
         return self._finish(grammar, compilation, num_bytes)
 
-    def _verdict(self, grammar: Grammar, cpu_seconds: float) -> int:
-        """
+    def _check(self, grammar: Grammar, cpu_seconds: float) -> int:
+        """Check the grammar, unless the result is known; returns the bytes that it holds when compiled.
+
         Raises:
             InvalidRequestError: the grammar is refused, or there are no grammars with this model.
-            TooExpensiveError: it is not, but takes more than that, or more memory.
+            TooExpensiveError: it takes more than `cpu_seconds`, or too much memory.
             OverloadedError: no answer came in time.
         """
-        assert self._judge is not None
-        self._backend.result()  # if that cannot be made, the judge cannot make it either
-        verdict = self._verdicts.get(grammar)
-        if verdict is None:
+        assert self._checker is not None
+        self._backend.result()  # if that cannot be made, the checker cannot make it either
+        result = self._results.get(grammar)
+        if result is None:
             try:
-                verdict = self._judge.judge(grammar, JudgeLimits(cpu_seconds, self._max_bytes))
+                result = self._checker.check(grammar, CheckLimits(cpu_seconds, self._max_bytes))
             except InvalidRequestError as error:
-                verdict = error
-            self._verdicts.put(grammar, verdict)
-        if isinstance(verdict, InvalidRequestError):
-            raise verdict
-        return verdict
+                result = error
+            self._results.put(grammar, result)
+        if isinstance(result, InvalidRequestError):
+            raise result
+        return result
 
     def _compile(self, grammar: Grammar, compilation: Compilation) -> CompiledGrammar | None:
         if not compilation.result.set_running_or_notify_cancel():
@@ -189,21 +190,21 @@ class GrammarCompiler:
         return compiled
 
 
-class _Verdicts:
-    """Of the judge, by a digest of what was judged. Thread-safe."""
+class _Results:
+    """Results of the checker, by the grammar's digest. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: collections.OrderedDict[bytes, _Verdict] = collections.OrderedDict()
+        self._known: collections.OrderedDict[bytes, _Result] = collections.OrderedDict()
 
-    def get(self, grammar: Grammar) -> _Verdict | None:
+    def get(self, grammar: Grammar) -> _Result | None:
         with self._lock:
             return self._known.get(_digest(grammar))
 
-    def put(self, grammar: Grammar, verdict: _Verdict) -> None:
+    def put(self, grammar: Grammar, result: _Result) -> None:
         with self._lock:
-            self._known[_digest(grammar)] = verdict
-            while len(self._known) > _MAX_VERDICTS:
+            self._known[_digest(grammar)] = result
+            while len(self._known) > _MAX_RESULTS:
                 self._known.popitem(last=False)
 
     def clear(self) -> None:
@@ -216,9 +217,9 @@ def _digest(grammar: Grammar) -> bytes:
 
 
 def _submit(
-    lane: FairThreads, owner: str, work: Callable[[], CompiledGrammar | None], compilation: Compilation
+    pool: FairThreads, owner: str, work: Callable[[], CompiledGrammar | None], compilation: Compilation
 ) -> None:
-    """Runs the work in its turn; unless it returns None, its outcome is the compilation's."""
+    """Run the work in a pool; unless it returns None, its outcome is the compilation's."""
 
     def hand_over(future: concurrent.futures.Future[CompiledGrammar | None]) -> None:
         if future.cancelled():
@@ -228,7 +229,7 @@ def _submit(
         elif (compiled := future.result()) is not None:
             compilation.result.set_result(compiled)
 
-    lane.submit(owner, work).add_done_callback(hand_over)
+    pool.submit(owner, work).add_done_callback(hand_over)
 
 
 def json_format_of(config: EngineConfig) -> JsonFormat:

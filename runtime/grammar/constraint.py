@@ -90,7 +90,7 @@ class Constraint:
 
     @property
     def matcher(self) -> Matcher | None:
-        """Whose mask has to be computed for the next token, before `amend`; None: `amend` is enough."""
+        """The matcher that computes the mask of the next token, before `amend`; None: `amend` is enough."""
         return None if self.forced or self._phase == "thinking" else self._matcher
 
     def accept(self, token_id: int) -> None:
@@ -149,7 +149,11 @@ class Constraint:
             self._force()
 
     def _begin_thinking(self, opening: tuple[int, ...]) -> None:
-        """Args: opening: what is left of the opening tag."""
+        """Enter the thinking phase.
+
+        Args:
+            opening: tokens of the opening tag that are still to come.
+        """
         self._phase = "thinking"
         self._num_thought = -len(opening)
         self.forced = list(opening)
@@ -170,7 +174,7 @@ class Constraint:
             self._bound()
 
     def _bound(self) -> None:
-        """Forces the rest of what closes the thinking, once its telling beginning is there or the budget is used up."""
+        """Force the rest of the closing tag, once the tokens that identify it are there or the budget is used up."""
         assert self._thinking is not None
         budget, end, telling = self._thinking.budget, self._thinking.end_ids, self._thinking.num_telling
         if telling is not None and not self.forced and self._tail[-telling:] == end[:telling]:

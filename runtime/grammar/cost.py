@@ -70,7 +70,7 @@ def _is_plain(schema: object) -> bool:
         if "format" in part and ("minLength" in part or "maxLength" in part):
             return False  # the compiler looks whether a text can be both
         if "anyOf" in part and ("properties" in part or "items" in part or "prefixItems" in part or "$ref" in part):
-            return False  # each alternative is merged with what stands beside it
+            return False  # each alternative is merged with the keywords next to it
     return True
 
 

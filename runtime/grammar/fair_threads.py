@@ -1,4 +1,4 @@
-"""FairThreads: threads whose jobs come round by owner, so that one who sends many keeps nobody else waiting."""
+"""FairThreads: threads that serve owners in rotation, so that one owner's many jobs do not delay the others."""
 
 import collections
 import concurrent.futures
@@ -26,7 +26,7 @@ class FairThreads:
         self._is_closed = False
 
     def submit(self, owner: str, work: Callable[[], Any]) -> concurrent.futures.Future[Any]:
-        """Runs `work` once a thread is free and it is the owner's turn; after `close`, never."""
+        """Run `work` when a thread is free, in rotation over the owners; after `close`, never."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         with self._changed:
             if self._is_closed:

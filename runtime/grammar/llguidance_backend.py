@@ -2,7 +2,8 @@
 
 https://github.com/guidance-ai/llguidance: an Earley parser over derivative-based lexers, walked along a trie of all
 tokens. Its limits bound what a step costs that walks a hostile grammar. What they do not bound is refused here where
-it can be seen, and else by the process that judges (grammar_judge): no call of this library can be interrupted.
+it can be seen, and otherwise by the process that checks grammars (check_process): no call of this library can be
+interrupted.
 """
 
 import functools
@@ -42,7 +43,7 @@ WATCHED_STEPS = 8  # in which outputs are timed one by one after a slow step
 
 
 class LlguidanceGrammar:
-    """See grammar_backend.CompiledGrammar.
+    """A grammar that llguidance has compiled.
 
     Args:
         matcher: at the beginning; it is copied, never moved on.
@@ -56,7 +57,7 @@ class LlguidanceGrammar:
 
 
 class LlguidanceMatcher:
-    """See constraint.Matcher.
+    """Follows one output through a grammar of llguidance.
 
     Args:
         source: what it was copied from, and shares most of its memory with.
@@ -114,7 +115,7 @@ class LlguidanceMatcher:
 
 
 class LlguidanceBackend:
-    """See grammar_backend.GrammarBackend.
+    """Compiles grammars with llguidance for one tokenizer, and fills masks.
 
     Raises:
         InvalidRequestError: llguidance can't use the tokenizer.
@@ -135,7 +136,11 @@ class LlguidanceBackend:
         )
 
     def compile(self, grammar: Grammar) -> LlguidanceGrammar:
-        """See grammar_backend.GrammarBackend."""
+        """Compile the grammar for this tokenizer.
+
+        Raises:
+            InvalidRequestError: it is malformed, or holds what is not supported; the message says where.
+        """
         _check_size(grammar)
         _check_schemas(grammar)
         native = self._translate(grammar)
@@ -156,7 +161,7 @@ class LlguidanceBackend:
         return self._tokenizer.tokenize_str(text)
 
     def fill(self, matchers: Sequence[tuple[Matcher, int]], masks: npt.NDArray[np.int32]) -> None:
-        """See grammar_backend.GrammarBackend."""
+        """Write the masks of the next tokens: i32[B, ⌈V / 32⌉], a row each; slow matchers one by one, with a clock."""
         ours = [(matcher, row) for matcher, row in matchers if isinstance(matcher, LlguidanceMatcher)]
         assert len(ours) == len(matchers), "a matcher of another library"
         together = [(matcher, row) for matcher, row in ours if not matcher.watched]
@@ -175,7 +180,7 @@ class LlguidanceBackend:
 
     @functools.cached_property
     def _executor(self) -> llguidance.LLExecutor:
-        """Its threads, which a process that judges grammars must not have: it forks."""
+        """Threads of the library, made late: the process that checks grammars forks, so it must not have any."""
         return llguidance.LLExecutor()
 
     def _translate(self, grammar: Grammar) -> str:

@@ -97,7 +97,7 @@ class _Together:
                 self.check(f"{path}/{name}", parts, depth + 1)
 
     def _of_branch(self, branch: object) -> _Multiple:
-        """Of one alternative, with all of the alternatives in it."""
+        """The least common multiple of one alternative, with all of the alternatives in it."""
         flat, groups = self._flatten([branch])
         inner = [self._flatten(group)[0] for group in groups]
         return _least([_common(flat), *map(_common, inner)])

@@ -66,7 +66,11 @@ class Message:
         return cls(tuple(parts))
 
     def rename(self, name: Callable[[str], str]) -> Self:
-        """Args: name: of a path."""
+        """The same message with other names of fields.
+
+        Args:
+            name: gives the name of a path.
+        """
         renamed = (name(part) if position % 2 else part for position, part in enumerate(self.parts))
         return dataclasses.replace(self, parts=tuple(renamed))
 
@@ -139,12 +143,12 @@ class InvalidRequestError(PalladioError, ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PromptLength:
-    """Of a prompt that is too long.
+    """The length of a prompt that is too long.
 
     Attributes:
-        num_tokens: of the prompt.
+        num_tokens: tokens of the prompt.
         limit: tokens that a prompt may have; fewer than num_tokens.
-        note: what else is to be said of these numbers.
+        note: more to say about these numbers.
     """
 
     num_tokens: int
@@ -164,7 +168,11 @@ class ContextLengthError(InvalidRequestError):
 
     @classmethod
     def of_prompt(cls, message: str, num_tokens: int, limit: int, note: str = "") -> Self:
-        """Args: num_tokens, limit, note: see PromptLength."""
+        """The error of a prompt that is too long.
+
+        Args:
+            num_tokens, limit, note: see PromptLength.
+        """
         error = cls(message, param="prompt")
         error.length = PromptLength(num_tokens, limit, note)
         return error

@@ -116,8 +116,8 @@ def _initialize(rendezvous: Rendezvous, port: int, config: EngineConfig) -> None
 
 
 def _reserve_coordinator(parallel: ParallelConfig, address: tuple[str, int]) -> socket.socket:
-    """Listens on the port of jax's coordination service until the hosts have met, minutes later maybe, so that nobody
-    else takes it: jax itself does not look, and ends the process with a segmentation fault if it is taken.
+    """Keep the port of jax's coordination service from other programs until the hosts have met, perhaps for minutes:
+    jax does not check the port itself, and ends the process with a segmentation fault if it is taken.
 
     Raises:
         ConfigError: it is taken.

@@ -1,4 +1,4 @@
-"""What hosts that run one model together must have been told alike."""
+"""Settings and files that must be the same on all hosts that run one model together."""
 
 import hashlib
 import importlib.metadata
@@ -11,7 +11,7 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.version import __version__
 
-# What may differ: paths, what only says how long to wait or how much to tell, and what host 0 decides for all.
+# What may differ: paths, time limits, how much is logged, and what host 0 decides for all.
 _OWN = frozenset(
     {
         *("model_path", "tokenizer_path", "download_dir", "compilation_cache_dir", "crash_dump_folder"),
@@ -31,7 +31,7 @@ def config_digest(config: EngineConfig) -> Mapping[str, str]:
 
 
 def model_hash(source: ModelSource) -> str:
-    """Of a model's config and tokenizer, and of its weights' sizes and samples: reading them all would take minutes."""
+    """Hash a model's config and tokenizer, and the sizes and samples of its weights: all of them would take minutes."""
     found, folder = hashlib.sha256(), Path(source.model_path)
     places = [(folder, name) for name in _FILES] + [(Path(source.tokenizer_path or folder), "tokenizer.json")]
     for place, name in places:

@@ -1,7 +1,7 @@
 """The hosts that run one model together: host 0 leads, the others make the calls of programs that it makes.
 
-They meet before jax is told of each other: so a host that is missing, late or started differently is named in an error,
-where jax's own meeting would end the process. Afterwards each watches the links to find out who is lost.
+They meet before jax connects them: so a host that is missing, late or started differently is named in an error, where
+jax's own meeting would end the process. Afterwards each watches the links to find out which host is lost.
 """
 
 import contextlib
@@ -49,11 +49,11 @@ class HostCoordinator:
 
     Args:
         links: to the others, by rank.
-        on_lost: called in another thread, once, with what to tell the user; the engine's thread may be waiting for the
-            lost host for ever.
+        on_lost: called in another thread, once, with a message for the user; the engine's thread may be waiting for
+            the lost host for ever.
 
     Attributes:
-        num_calls: that were sent.
+        num_calls: how many calls were sent.
     """
 
     def __init__(self, links: Mapping[int, Link], silence: float, on_lost: OnLost) -> None:
@@ -63,8 +63,8 @@ class HostCoordinator:
         self._values: dict[int, queue.SimpleQueue[int | None]] = {rank: queue.SimpleQueue() for rank in links}
         self._is_over = False
         self._lock = threading.Lock()
-        self._loss = ""  # what `on_lost` is told; empty: no host is lost
-        self._has_told = threading.Event()
+        self._loss = ""  # the message for `on_lost`; empty: no host is lost
+        self._has_reported = threading.Event()
         self._heartbeat = Heartbeat(links.values(), silence, self._lose)
         self._listeners = [
             threading.Thread(target=self._listen, args=(rank, link), name=f"palladio-host-{rank}", daemon=True)
@@ -78,7 +78,7 @@ class HostCoordinator:
         """Waits for the other hosts.
 
         Args:
-            welcome: what they are told when all are there.
+            welcome: sent to them when all are there.
 
         Raises:
             ConfigError: host 0 cannot listen on the address, or a host was started with something else.
@@ -100,11 +100,11 @@ class HostCoordinator:
 
     @property
     def num_sent_bytes(self) -> int:
-        """To all of them."""
+        """Bytes sent to all other hosts."""
         return sum(link.num_sent_bytes for link in self._links.values())
 
     def call(self, key: tuple[Any, ...] | None, arrays: tuple[HostArray, ...]) -> None:
-        """Tells the others to make a call; see DeviceExecutor."""
+        """Make the other hosts call the same program; see DeviceExecutor."""
         self.num_calls += 1
         frame = Frame({"kind": "call", "key": key}, arrays)
         for link in self._links.values():
@@ -112,18 +112,18 @@ class HostCoordinator:
                 link.send(frame)
 
     def order(self, order: str, path: str) -> None:
-        """Tells the others what becomes of their part of the model, see ModelMemory."""
-        self._tell(Frame({"kind": "order", "order": order, "path": path}))
+        """Make the other hosts change their part of the model; see ModelMemory."""
+        self._send(Frame({"kind": "order", "order": order, "path": path}))
 
     @contextlib.contextmanager
     def building(self, key: tuple[Any, ...]) -> Iterator[None]:
-        """The others build a program while this is open; it closes when all of them have it. So nobody waits inside a
-        collective for a host that compiles, and compilers that share their work meet.
+        """Make the other hosts build a program while this is open; it closes when all of them have it. So no host waits
+        inside a collective for one that compiles, and compilers that share their work meet.
 
         Raises:
             HostLostError: when it closes: one is lost, or could not build it.
         """
-        self._tell(Frame({"kind": "build", "key": key}))
+        self._send(Frame({"kind": "build", "key": key}))
         yield
         self.smallest(0)
 
@@ -138,7 +138,7 @@ class HostCoordinator:
         if len(found) < len(values):
             raise HostLostError(self._loss)
         least = min(value, *found)
-        self._tell(Frame({"kind": "value", "value": least}))
+        self._send(Frame({"kind": "value", "value": least}))
         return least
 
     def check_loss(self) -> None:
@@ -146,14 +146,18 @@ class HostCoordinator:
         error that does not name it: so this waits a little.
 
         Raises:
-            HostLostError: one is lost; `on_lost` has been told.
+            HostLostError: one is lost; `on_lost` has been called.
         """
-        if self._has_told.wait(_LOSS_SECONDS) or self._loss:
-            self._has_told.wait()
+        if self._has_reported.wait(_LOSS_SECONDS) or self._loss:
+            self._has_reported.wait()
             raise HostLostError(self._loss)
 
     def close(self, message: str = "") -> None:
-        """Ends the other hosts and waits a little for that. Args: message: why, if it is no orderly end."""
+        """End the other hosts and wait a few seconds for that.
+
+        Args:
+            message: why, if it is no orderly end.
+        """
         with self._lock:
             if self._is_over:
                 return
@@ -164,13 +168,13 @@ class HostCoordinator:
                 "Sent %d program calls to %d hosts (%d bytes each)", self.num_calls, len(self._links),
                 self.num_sent_bytes / self.num_calls / len(self._links),
             )  # fmt: skip
-        self._tell(Frame({"kind": "stop", "message": message}))
+        self._send(Frame({"kind": "stop", "message": message}))
         deadline = time.monotonic() + _GOODBYE_SECONDS
         for listener in self._listeners:
             if listener is not threading.current_thread():
                 listener.join(max(0.0, deadline - time.monotonic()))
 
-    def _tell(self, frame: Frame) -> None:
+    def _send(self, frame: Frame) -> None:
         for link in self._links.values():
             with contextlib.suppress(OSError):
                 link.send(frame)
@@ -195,8 +199,8 @@ class HostCoordinator:
             self._loss = message
         logger.error("%s; stopping the other hosts", message)
         self.close(message)
-        self._on_lost(message)  # before whoever waits for a value, or in `check_loss`, fails
-        self._has_told.set()
+        self._on_lost(message)  # before calls that wait for a value, or in `check_loss`, fail
+        self._has_reported.set()
         for values in self._values.values():
             values.put(None)
 
@@ -215,7 +219,7 @@ class _HostCheck:
         host, port = rendezvous.address
         others = rendezvous.num_hosts - 1
         logger.info("Host 0 listens on %s:%d and waits for %d more host%s", host, port, others, "s" * (others > 1))
-        accept(listener, deadline, self._judge, wanted=lambda: 0 if self._problem else others - len(self._links))
+        accept(listener, deadline, self._admits, wanted=lambda: 0 if self._problem else others - len(self._links))
         if self._problem:
             self._refuse_all(self._problem)
             raise ConfigError(self._problem)
@@ -231,7 +235,7 @@ class _HostCheck:
             raise HostLostError(message)
         return dict(sorted(self._links.items()))
 
-    def _judge(self, frame: Frame, link: Link) -> bool:
+    def _admits(self, frame: Frame, link: Link) -> bool:
         if frame.kind != "hello":
             return False
         rendezvous, head = self._rendezvous, frame.head
@@ -313,7 +317,7 @@ class HostWorker:
         return cls(link, rendezvous.silence, on_end), answer.head
 
     def smallest(self, value: int) -> int:
-        """See HostCoordinator.smallest."""
+        """Take part in `HostCoordinator.smallest`: send this host's value, return the smallest of all."""
         self._link.send(Frame({"kind": "value", "value": value}))
         return self._values.get()
 
@@ -324,7 +328,7 @@ class HostWorker:
         HostCoordinator.building, and `smallest` says that it is there.
 
         Args:
-            obey: is given what HostCoordinator.order tells, between the calls that come before and after it.
+            obey: gets what host 0 sends with `HostCoordinator.order`, in order with the calls.
         """
         while True:
             frame = self._calls.get()
@@ -339,7 +343,7 @@ class HostWorker:
         self._listener.join(_LOSS_SECONDS)
 
     def fail(self, message: str) -> None:
-        """Tells host 0 that this one ends, and why."""
+        """Report to host 0 that this host ends, and why."""
         with contextlib.suppress(OSError):
             self._link.send(Frame({"kind": "failed", "message": message}))
 

@@ -77,7 +77,7 @@ class Link:
         self._lock = threading.Lock()
 
     def is_to(self, name: str) -> None:
-        """Who is at the other end, which may be known only from its first word."""
+        """Name the other end, which may be known only from its first frame."""
         self.name = name
 
     def send(self, frame: Frame) -> None:
@@ -104,7 +104,7 @@ class Link:
         return frame
 
     def is_open(self) -> bool:
-        """Whether the other end still is; nothing may have come that nobody has received yet."""
+        """Whether the other end is open and has sent nothing that is still unread."""
         return not self._connection.poll()
 
     def close(self) -> None:
@@ -141,12 +141,12 @@ def connect(address: tuple[str, int], deadline: float) -> Link:
 
 
 def accept(
-    listener: socket.socket, deadline: float, judge: Callable[[Frame, Link], bool], *, wanted: Callable[[], int]
+    listener: socket.socket, deadline: float, admits: Callable[[Frame, Link], bool], *, wanted: Callable[[], int]
 ) -> None:
     """Takes links until as many have been let in as are wanted, or the time is over.
 
     Args:
-        judge: gets a link's first frame and says whether it is one of those that are waited for; else it is closed.
+        admits: gets a link's first frame and says whether its host is expected; otherwise the link is closed.
         wanted: how many are missing.
     """
     while wanted() > 0 and (left := deadline - time.monotonic()) > 0:
@@ -157,7 +157,7 @@ def accept(
             continue
         link = Link(connected)
         try:
-            is_in = judge(link.receive(_MAX_HELLO, min(left, _HELLO_SECONDS)), link)
+            is_in = admits(link.receive(_MAX_HELLO, min(left, _HELLO_SECONDS)), link)
         except (EOFError, OSError, ValueError):
             is_in = False  # somebody else's knock, such as a port scan's
         if not is_in:
@@ -186,7 +186,7 @@ class Heartbeat:
         beat = Frame({"kind": "beat"})
         while not self._over.wait(BEAT_SECONDS):
             for link in list(self._links):
-                with contextlib.suppress(OSError):  # whoever receives on it sees that it is closed
+                with contextlib.suppress(OSError):  # its receiver notices that it is closed
                     link.send(beat)
                 if time.monotonic() - link.heard > self._silence and not self._over.is_set():
                     self._links.remove(link)
@@ -194,6 +194,6 @@ class Heartbeat:
 
 
 def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """What two hosts were told differently: name, mine, theirs."""
+    """What differs between two hosts' settings, as texts: name, mine, theirs."""
     names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
     return [f"{name} is {mine.get(name, 'unknown')} here and {theirs.get(name, 'unknown')} there" for name in names]

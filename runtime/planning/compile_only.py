@@ -47,7 +47,7 @@ device_description_str: "NVIDIA H200"
 def compile_only_mesh(
     place: Slice, num_shards: int, num_ranks: int = 1, num_expert_parts: int = 1, *, shares_experts: bool = False
 ) -> Mesh:
-    """The first devices of a slice, as groups of so many devices that share each layer; see `make_mesh`.
+    """The first devices of a slice, in groups that share each layer: `num_shards` devices each. See `make_mesh`.
 
     Raises:
         ConfigError: the slice's compiler is not installed, or does not know it.
@@ -91,9 +91,9 @@ class CompiledPlan:
     """What the real compiler says.
 
     Attributes:
-        workspace: bytes of a device that the programs need beside their arguments.
-        seconds: that the largest programs took to compile.
-        collectives: of a decode step's forward pass, by kind.
+        workspace: bytes of a device that the programs need in addition to their arguments.
+        seconds: how long the largest programs took to compile.
+        collectives: collectives of a decode step's forward pass, by kind.
     """
 
     workspace: int

@@ -48,7 +48,13 @@ class KnownShapes:
     def of(
         self, num_shards: int, num_expert_parts: int, num_sharing: int, dtypes: Dtypes
     ) -> tuple[ModelStructure, Weights]:
-        """Over so many devices that are not there, and so many such groups that have experts in common."""
+        """The abstract model and its weights, divided over devices that need not exist.
+
+        Args:
+            num_shards: devices that share each layer.
+            num_expert_parts: groups of devices with experts of their own.
+            num_sharing: ranks that have experts in common.
+        """
         names = jnp.dtype(dtypes.activations).name, jnp.dtype(dtypes.weights).name
         key = (num_shards, num_expert_parts, num_sharing, *names)
         if key not in self._made:
@@ -58,14 +64,14 @@ class KnownShapes:
 
     @functools.cached_property
     def num_parameters(self) -> int:
-        """Of the model as published: without the scales of quantized weights."""
+        """Parameters of the model as published, without the scales of quantized weights."""
         dense = dataclasses.replace(self._model, weight_kinds=WeightKinds())
         leaves = flatten_model(abstract_model(dense, dtype=jnp.float32, mesh=make_abstract_mesh(1)))[1]
         return sum(math.prod(leaf.shape) for leaf in leaves)
 
 
 def _num_values(leaf: Any) -> int:
-    """On one device."""
+    """Values of an array on one device."""
     return math.prod(leaf.sharding.shard_shape(leaf.shape))
 
 
@@ -74,13 +80,16 @@ class Deployment:
     """A model on a slice; memory is of one device.
 
     Attributes:
-        place: the slice. num_shards: devices that share each layer (--tp-size). num_ranks: of them (--dp-size).
-        num_sharing: of the ranks, those that have experts in common (--enable-dp-attention); 1: each has all.
-        num_expert_parts: of these devices, with experts of their own (--ep-size).
+        place: the slice.
+        num_shards: devices that share each layer (--tp-size).
+        num_ranks: data-parallel ranks (--dp-size).
+        num_sharing: ranks that have experts in common (--enable-dp-attention); 1: each has all.
+        num_expert_parts: groups of these devices, with experts of their own (--ep-size).
         model: as published. layout: over the devices.
         limits, buckets, dtypes: as the engine would choose.
-        shape: of the device's state. structure, weights: abstract.
-        num_parameters: of the published model. num_table_parameters: of them, rows of each table of tokens.
+        shape: the shape of the device's state. structure, weights: abstract.
+        num_parameters: parameters of the published model.
+        num_table_parameters: how many of them each table of tokens has.
     """
 
     place: Slice
@@ -164,7 +173,7 @@ class Deployment:
         )
 
     def plan(self, config: EngineConfig, workspace: int) -> MemoryPlan:
-        """Who gets the memory of a device, if the programs need so many bytes.
+        """Divide the memory of a device, of which the programs need `workspace` bytes.
 
         Raises:
             ConfigError: it does not fit; the message says what would.
@@ -176,7 +185,7 @@ class Deployment:
         return plan_cache(attention, self.shape, DeviceMemory(memory, memory), needs, workspace)
 
     def estimated_workspace(self) -> int:
-        """Bytes that the programs need beside their arguments."""
+        """Bytes that the programs need in addition to their arguments."""
         return self.workspace_estimate().total
 
     def workspace_estimate(self) -> WorkspaceEstimate:
@@ -206,24 +215,24 @@ class Deployment:
 
     @property
     def weight_bytes(self) -> int:
-        """Of one device."""
+        """Bytes of the weights of one device."""
         return bytes_per_device(self.weights)
 
     @property
     def expert_bytes(self) -> float:
-        """Of the weights of one device, what belongs to experts that the router chooses from."""
+        """Bytes of one device's weights that belong to experts which the router chooses from."""
         mixtures = (layer.mlp for layer in unflatten_model(self.structure, self.weights).layers)
         weights = [(mlp.gate, mlp.up, mlp.down) for mlp in mixtures if isinstance(mlp, SparseMLP)]
         return float(bytes_per_device(jax.tree.leaves([nnx.state(weight) for each in weights for weight in each])))
 
     @property
     def table_bytes(self) -> int:
-        """Of the input's table, on one device."""
+        """Bytes of the input's embedding table on one device."""
         return bytes_per_device(jax.tree.leaves(nnx.state(unflatten_model(self.structure, self.weights).embedding)))
 
     @property
     def num_active_parameters(self) -> int:
-        """Of the published model, those that a token is multiplied with or looked up in."""
+        """Parameters of the published model that a token is multiplied with or looked up in."""
         experts = self.model.experts
         if experts is None:
             return self.num_parameters
@@ -233,37 +242,37 @@ class Deployment:
 
     @property
     def bytes_per_token(self) -> float:
-        """Of KV cache, on one device, of a token that all layers keep."""
+        """Bytes of KV cache on one device for a token that all layers keep."""
         return self.cache_bytes(1)
 
     def cache_bytes(self, context: int) -> float:
-        """Of KV cache, on one device, that a query sees behind so many tokens."""
+        """Bytes of KV cache on one device that a query reads after `context` tokens."""
         groups, spec = self.shape.cache.groups.groups, self.shape.cache.spec
         kept = sum(sum(map(len, one.tables)) * min(context, one.window or context) for one in groups)
         return kept * bytes_per_device(spec.array(1, self.shape.mesh)) / spec.page_size
 
     @property
     def state_bytes(self) -> float:
-        """Of the states that layers keep of a request, on one device."""
+        """Bytes on one device of the states that layers keep of a request."""
         cache = self.shape.cache
         num_slots = self.shape.num_slots + self.shape.num_snapshots
         return bytes_per_device(cache.states(cache.abstract(1, self.shape.mesh))) / num_slots
 
     def num_requests(self, context: int, memory: MemoryPlan) -> int:
-        """Requests of so many tokens each that a data-parallel rank's KV cache holds."""
+        """How many requests of `context` tokens each fit in the KV cache of a data-parallel rank."""
         return (memory.num_pages - 1) // self.shape.page_groups.num_held(context)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Roofline:
-    """The most that a slice can do with a model, if nothing runs beside the sums over devices. Attention's own
+    """The highest speed of a model on a slice, if no computation overlaps the sums over devices. Attention's own
     operations and the sampler are left out."""
 
     deployment: Deployment
 
     def decode_seconds(self, num_requests: int, context: int) -> float:
-        """Of a decode step: all weights and all cached tokens are read once, states are read and written, and each
-        layer adds up twice. Of experts, those are read that tokens go to."""
+        """Seconds of a decode step: all weights and all cached tokens are read once, states are read and written, and
+        each layer adds up twice. Only experts that tokens go to are read."""
         one, chip = self.deployment, self.deployment.place.chip
         unread = one.table_bytes if self._num_tables == 2 else 0  # of the input's table, a few rows
         read = one.weight_bytes - unread + num_requests * (one.cache_bytes(context) + 2 * one.state_bytes)
@@ -289,12 +298,12 @@ class Roofline:
 
     @property
     def _num_tables(self) -> int:
-        """Of the input and of the output, which may be one."""
+        """Tables of the input and of the output, which may be one."""
         model = self.deployment.model
         return 2 if model.has_head and not model.tie_word_embeddings else 1
 
     def _idle_share(self, num_tokens: int) -> float:
-        """Of all experts, those that none of so many tokens goes to, if the router favours no expert."""
+        """The share of experts that none of `num_tokens` tokens goes to, if the router favours no expert."""
         experts = self.deployment.model.experts
         return 0.0 if experts is None else (1 - experts.num_chosen / experts.num_experts) ** num_tokens
 

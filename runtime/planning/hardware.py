@@ -63,7 +63,7 @@ class Slice:
         chip: what it is made of.
         num_devices: as jax counts them.
         num_hosts: machines that they belong to.
-        topology: the compiler's name of the smallest arrangement that has so many devices.
+        topology: the compiler's name of the smallest arrangement that has at least `num_devices`.
     """
 
     name: str

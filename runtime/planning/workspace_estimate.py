@@ -1,5 +1,6 @@
-"""What programs need beside their arguments, before any is compiled: for plans. Compilers reuse memory as they can, so
-this is arithmetic on the widest arrays, with factors that `benchmarks/aot/workspace.py` found to suffice.
+"""Memory that programs need in addition to their arguments, before any is compiled: for plans. Compilers reuse memory
+as they can, so this is arithmetic on the widest arrays, with factors that `benchmarks/aot/workspace.py` found to
+suffice.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from palladio.runtime.execution.steps.verification import MOST_SEARCHED
 from palladio.runtime.scheduling.batch.buckets import Buckets
 
 _MIB = 2**20
-_HIDDEN_ARRAYS = 3  # arrays of [tokens, D] that a prefill step has at once, beside those of the MLP or of attention
+_HIDDEN_ARRAYS = 3  # arrays of [tokens, D] that a prefill step has at once, without those of the MLP or attention
 _HEAD_ARRAYS = 4  # of [tokens, all heads]: some of them in float32
 _DRAFT_ARRAYS = 11  # of tokens that drafts are looked for in, 4 bytes each; XLA:TPU pads pages of 16 to 128 tokens
 _FFW_ARRAYS = 3  # of [tokens, F]: the gate, what it lets through, and their product
@@ -34,8 +35,8 @@ class _Compiler:
 
     Attributes:
         sampler_arrays: float32 arrays of [rows, vocabulary] that sampling has at once: logits, odds, noise, images, …
-        code: MiB of a program that has no layers (score, sample), and of what the others have beside theirs; 0: code is
-            not kept in the memory of arrays.
+        code: MiB of a program that has no layers (score, sample), and of each other program without its layers; 0: code
+            is not kept in the memory of arrays.
         prefill_code: MiB of each layer of a prefill step.
         decode_code: MiB of each layer of a decode step with a million weights a device; it grows by decode_growth
             whenever their number doubles.
@@ -69,7 +70,7 @@ class WorkspaceEstimate:
 
     @property
     def total(self) -> int:
-        """As workspace_of counts: the hungriest program with its results, the results of the one before, all code."""
+        """Bytes, counted as by workspace_of: the largest program with its results, the results before it, all code."""
         return max(self.prefill + self.results, self.sampling) + self.results + self.code
 
     @classmethod
@@ -88,15 +89,16 @@ class WorkspaceEstimate:
         memory_share: float,
         context: int,
     ) -> Self:
-        """
+        """Estimate the memory that programs need in addition to their arguments.
+
         Args:
             platform: as jax names it.
-            model: as it is laid out over so many shards, and its experts over so many parts of them.
+            model: as laid out over `num_shards` shards, its experts over `num_expert_parts`.
             num_sharing: ranks whose rows go to the same experts.
             dtype: of hidden states.
             programs: the closed set.
-            layer_weights: of one layer, on one device.
-            memory_share: of a device, that the weights take.
+            layer_weights: how many weights one layer has on one device.
+            memory_share: the share of a device's memory that the weights take.
             context: tokens that a block table has room for.
         """
         compiler, itemsize = _TPU if platform == "tpu" else _GPU, jnp.dtype(dtype).itemsize

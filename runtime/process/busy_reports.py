@@ -1,4 +1,4 @@
-"""A thread of the engine that tells the front of work which may take as long as it takes: then silence is no stall."""
+"""A thread of the engine that reports long work to the front, so that its silence does not count as a stall."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ _INTERVAL = 0.5  # seconds
 
 
 class BusyReports:
-    """While it is open, what goes on for longer than an interval is told once in each.
+    """While it is open, report work that lasts longer than an interval, once in each interval.
 
     Args:
         emit: may be called in any thread.

@@ -15,7 +15,7 @@ def spawn(environment: Mapping[str, str], *imported: str) -> "subprocess.Popen[b
     """Starts the process, which then waits for its first line.
 
     Args:
-        environment: variables that it gets beside this process's own.
+        environment: variables that it gets in addition to this process's own.
         imported: what it imports before that, as `module:attribute.path`.
 
     Raises:

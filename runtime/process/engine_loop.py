@@ -28,8 +28,7 @@ from palladio.runtime.interface.messages.engine_state import EngineFailed, Engin
 from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.messages.model_messages import ModelMessage, SetPause, SetReleased, UpdateWeights
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.step_tokens import NewTokens
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.process.busy_reports import BusyReports
 from palladio.runtime.telemetry.activity import Activity
@@ -65,7 +64,7 @@ class TokenEngine(Protocol):
     def has_work(self) -> bool: ...
     @property
     def spare_seconds(self) -> float:
-        """How long the next step need not be begun; whoever comes meanwhile takes part in it."""
+        """How long the next step may wait; requests that arrive meanwhile take part in it."""
 
     def step(self) -> Sequence[NewTokens]: ...
     def close(self, failure: str = "") -> None:

@@ -49,7 +49,7 @@ def main() -> None:
     """The child's program."""
     faulthandler.enable()
     for name in sys.argv[1:]:
-        with contextlib.suppress(Exception):  # of whatever it imports; the engine imports it again, and tells the front
+        with contextlib.suppress(Exception):  # of whatever it imports; the engine imports it again, and reports errors
             pkgutil.resolve_name(name)
     line = _read_line(sys.stdin.fileno())
     if not line:
@@ -91,7 +91,7 @@ def main() -> None:
     incoming.close()
     outgoing.close()
     context.term()
-    os._exit(0)  # a thread may be compiling: nobody waits for that program any more
+    os._exit(0)  # a thread may be compiling: that program is not needed any more
 
 
 class _ZmqInbox:

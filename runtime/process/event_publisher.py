@@ -1,4 +1,4 @@
-"""EventPublisher: sends batches of events to whoever subscribes, over ZeroMQ, with the messages of vLLM.
+"""EventPublisher: sends batches of events to subscribers, over ZeroMQ, with the messages of vLLM.
 
 A message has three frames: the topic, the batch's number (8 bytes, big endian) and the batch in msgpack: time, events,
 data-parallel rank. Who misses numbers asks the replay socket for all batches from a number on (8 bytes), and gets each
@@ -23,7 +23,7 @@ from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.outputs.counts import EventCounts
 
 _END = (-1).to_bytes(8, "big", signed=True)
-_PATIENCE = 1.0  # seconds that an orderly end takes at most
+_CLOSE_SECONDS = 1.0  # that an orderly end takes at most
 
 logger = logging.getLogger("palladio.engine")
 
@@ -62,7 +62,7 @@ class EventPublisher:
         )
         self._queued.bind(queue)
         self._queue.connect(queue)
-        self._events.setsockopt(zmq.XPUB_NODROP, 1)  # else nobody could count what is dropped
+        self._events.setsockopt(zmq.XPUB_NODROP, 1)  # otherwise dropped batches could not be counted
         self._replay.setsockopt(zmq.ROUTER_MANDATORY, 1)  # the same
         self.replay_endpoint = ""
         try:
@@ -78,17 +78,21 @@ class EventPublisher:
         self._thread.start()
 
     def _describe(self, settings: KVEventsSettings) -> str:
-        """Who connects to whom: an endpoint that looks like one to bind may be one to connect to."""
+        """Describe which side connects: an endpoint that looks like one to bind may be one to connect to."""
         binds = is_bound(settings.endpoint)
-        told = "subscribers connect to" if binds else "it connects to subscribers at"
+        connects = "subscribers connect to" if binds else "it connects to subscribers at"
         asked = f", {'and' if binds else 'which'} ask for replays at {self.replay_endpoint}"
-        return f"{told} {self.endpoint}{asked if self.replay_endpoint else ''}"
+        return f"{connects} {self.endpoint}{asked if self.replay_endpoint else ''}"
 
     def counts(self) -> EventCounts:
         return EventCounts(num_event_batches=self._next, num_event_drops=self._num_unqueued + self._num_undelivered)
 
     def publish(self, events: Sequence[Any]) -> None:
-        """Sends a batch of events. Args: events: msgspec structs."""
+        """Send a batch of events.
+
+        Args:
+            events: msgspec structs.
+        """
         number = self._next.to_bytes(8, "big")
         self._next += 1
         if self._as_maps:
@@ -106,13 +110,13 @@ class EventPublisher:
         """Sends what is queued, and frees the endpoints."""
         if self._queue.closed:
             return
-        self._queue.setsockopt(zmq.SNDTIMEO, int(1000 * _PATIENCE))
+        self._queue.setsockopt(zmq.SNDTIMEO, int(1000 * _CLOSE_SECONDS))
         try:
             self._queue.send(b"")
         except zmq.Again:
             logger.warning("KV events are still queued at the end of data-parallel rank %d", self._rank)
         self._queue.close()
-        self._thread.join(_PATIENCE)
+        self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -170,10 +174,14 @@ class EventPublisher:
 
 
 def _open(context: "zmq.Context[Any]", kind: int, most: int) -> "zmq.Socket[bytes]":
-    """Args: most: messages that may wait in it; 0: any number."""
+    """Open a socket.
+
+    Args:
+        most: messages that may wait in it; 0: any number.
+    """
     socket: zmq.Socket[bytes] = context.socket(kind)
     socket.set_hwm(most)
-    socket.setsockopt(zmq.LINGER, int(1000 * _PATIENCE))
+    socket.setsockopt(zmq.LINGER, int(1000 * _CLOSE_SECONDS))
     return socket
 
 

@@ -37,7 +37,7 @@ class ProcessTransport:
 
     Args:
         core_factory: `module:attribute.path` of the core's factory, imported in the child.
-        environment: variables that the child gets beside this process's own.
+        environment: variables that the child gets in addition to this process's own.
         early: the first child, if it has been started already; with the same environment.
     """
 
@@ -104,8 +104,8 @@ class _Child:
             stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
             self._sockets = EngineSockets(self._directory, self._deliver)
             stack.callback(self._sockets.close)
-            told = msgspec.structs.replace(bootstrap, socket_dir=str(self._directory))
-            first_line = msgspec.json.encode(told) + b"\n"
+            addressed = msgspec.structs.replace(bootstrap, socket_dir=str(self._directory))
+            first_line = msgspec.json.encode(addressed) + b"\n"
             self.process = early or spawn(environment)
             stack.pop_all()
         assert self.process.stdin is not None

@@ -75,7 +75,7 @@ class ThreadTransport:
         loop = asyncio.get_running_loop()
 
         def emit(message: FromEngine) -> None:
-            with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody listens any more
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: no reader is left
                 loop.call_soon_threadsafe(receive, message)
 
         self._thread = threading.Thread(target=self._run, args=(config, emit), name="palladio-engine", daemon=True)

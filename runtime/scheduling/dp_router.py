@@ -30,7 +30,7 @@ class DataParallelRouter:
         self._method = method
         self._num_ranks = num_ranks
         self._prefix_slack = prefix_slack
-        self._next = 0  # whose turn it is, with round_robin and among equals
+        self._next = 0  # the next rank, with round_robin and among equals
         self._routed: collections.OrderedDict[Hashable, int] = collections.OrderedDict()
 
     def choose(self, loads: Figures, cached: Figures, prompt: Callable[[], Hashable]) -> int:
@@ -58,7 +58,7 @@ class DataParallelRouter:
         return self._take(rank)
 
     def _shortest(self, loads: Sequence[int], ranks: Sequence[int] | None = None) -> int:
-        """Of equals, whose turn is next."""
+        """The rank with the lowest load; among equals the next one in rotation."""
         among = range(self._num_ranks) if ranks is None else ranks
         return min(among, key=lambda rank: (loads[rank], (rank - self._next) % self._num_ranks))
 

@@ -15,16 +15,15 @@ from collections.abc import Hashable, Sequence
 from palladio.runtime.interface.messages.engine_stats import RankStats
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.outputs.request_trace import WaitReason
-from palladio.runtime.interface.outputs.step_tokens import NewTokens
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, TokenOutput
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.scheduled_batch import JointStep, ScheduledBatch, ScheduledStep
-from palladio.runtime.scheduling.batch.step_rows import SampledRows
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.policy.batch_share import BatchShare, StepClass, expect_foreground
 from palladio.runtime.scheduling.policy.waiting_queue import WINDOW
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.state.new_tokens import SampledRows
 from palladio.runtime.scheduling.state.request import Request
 
 
@@ -55,12 +54,12 @@ class DataParallelScheduler:
 
     @property
     def share(self) -> BatchShare:
-        """Of background requests."""
+        """The share of background requests."""
         return self.schedulers[0].share
 
     @property
     def buckets(self) -> Buckets:
-        """See Scheduler."""
+        """The buckets that steps are padded to."""
         return self.schedulers[0].buckets
 
     def use(self, buckets: Buckets, compile_seconds: float) -> None:
@@ -114,7 +113,7 @@ class DataParallelScheduler:
         return self.schedulers[rank].fail(request, finish)
 
     def start_over(self) -> None:
-        """See Scheduler.start_over."""
+        """Forget what was planned, on every rank."""
         for scheduler in self.schedulers:
             scheduler.start_over()
 
@@ -130,7 +129,7 @@ class DataParallelScheduler:
 
     @property
     def events(self) -> list[TreeEvents]:
-        """Of each rank's prefix cache, if its pages are published."""
+        """Events of each rank's prefix cache, if its pages are published."""
         return [events for scheduler in self.schedulers for events in scheduler.events]
 
     def schedule(self) -> JointStep | None:
@@ -145,23 +144,27 @@ class DataParallelScheduler:
         return step
 
     def process(self, step: ScheduledStep, read: Sequence[SampledRows]) -> list[NewTokens]:
-        """See Scheduler.process. Args: read: of each of the step's parts."""
+        """Take a step's tokens into the requests of its ranks.
+
+        Args:
+            read: sampled rows of each of the step's parts.
+        """
         outputs: list[NewTokens] = []
         for (rank, batch), of_rank in zip(step.parts, read, strict=True):
             outputs += self.schedulers[rank].process(batch, [of_rank])
         return outputs
 
     def check_integrity(self) -> None:
-        """See Scheduler.check_integrity."""
+        """Check the page and cache invariants of each rank."""
         for scheduler in self.schedulers:
             scheduler.check_integrity()
 
     def stats(self) -> list[RankStats]:
-        """See Scheduler.stats."""
+        """Counters of each rank."""
         return [stats for scheduler in self.schedulers for stats in scheduler.stats()]
 
     def page_maps(self) -> list[PageMap]:
-        """Of each rank."""
+        """The page map of each rank."""
         return [page_map for scheduler in self.schedulers for page_map in scheduler.page_maps()]
 
     def _plan(self, step_class: StepClass) -> JointStep | None:

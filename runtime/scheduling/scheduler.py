@@ -20,11 +20,9 @@ from palladio.runtime.interface.messages.engine_stats import RankStats
 from palladio.runtime.interface.messages.page_map import PageMap
 from palladio.runtime.interface.outputs.counts import DraftCounts
 from palladio.runtime.interface.outputs.request_trace import DecodeSteps, WaitReason
-from palladio.runtime.interface.outputs.step_tokens import NewTokens
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, TokenOutput
 from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
-from palladio.runtime.scheduling.batch.step_rows import SampledRows, ScheduledRow
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledRow, ScheduledStep
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
 from palladio.runtime.scheduling.cache.page_map import map_pages
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents
@@ -35,7 +33,7 @@ from palladio.runtime.scheduling.policy.kv_budget import KVBudget
 from palladio.runtime.scheduling.policy.queue_time import QueueTime
 from palladio.runtime.scheduling.policy.retractor import Retractor
 from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
-from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE, take_tokens
+from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE, SampledRows, take_tokens
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
 from palladio.runtime.scheduling.state.running import RunningRequests
 from palladio.runtime.scheduling.step_planner import StepPlanner
@@ -72,7 +70,8 @@ class Scheduler:
         self.compile_seconds = 0.0
         self.clock = QueueTime()
         self._requests: dict[str, Request] = {}
-        self._deadlines = Deadlines()
+        self._deadlines: Deadlines | None = None  # made with the first request that has a time limit
+        share.watch(self._requests)
         self.kv_budget = KVBudget(cache, limits, share, self.running, waiting)
         self.retractor = Retractor(cache, self.kv_budget, self.running, self._suspend, limits)
         self.planner = StepPlanner(
@@ -91,7 +90,7 @@ class Scheduler:
 
     @property
     def schedulers(self) -> Sequence["Scheduler"]:
-        """Of each data-parallel rank."""
+        """The scheduler of each data-parallel rank."""
         return (self,)
 
     @property
@@ -114,7 +113,7 @@ class Scheduler:
 
     @property
     def events(self) -> list[TreeEvents]:
-        """Of the prefix cache, if its pages are published."""
+        """Events of the prefix cache, if its pages are published."""
         return [] if self.cache.events is None else [self.cache.events]
 
     def use(self, buckets: Buckets, compile_seconds: float) -> None:
@@ -141,7 +140,8 @@ class Scheduler:
         name = request.given.request_id
         assert name not in self._requests, f"request id {name} is in use"
         self._requests[name] = request
-        self.share.count(1, background=request.given.options.background)
+        if request.given.options.background:
+            self.share.count(1)
         request.trace.queued = request.trace.queued or time.time()  # it may come from another rank
         request.compile_mark = self.compile_seconds
         request.wait_mark = self.clock.join("step" if not len(self.waiting) else None)
@@ -149,7 +149,9 @@ class Scheduler:
             self.waiting.put_back(request)
         else:
             self.waiting.add(request)
-        self._deadlines.add(request)
+        if request.deadline is not None:
+            self._deadlines = self._deadlines or Deadlines()
+            self._deadlines.add(request)
 
     def find(self, request_id: str) -> Request | None:
         """A request that has not ended."""
@@ -167,9 +169,9 @@ class Scheduler:
 
     def expire(self) -> list[TokenOutput]:
         """Ends the requests whose time is up."""
-        expired = self._deadlines.take_expired(time.time())
-        if not expired:
+        if self._deadlines is None:
             return []
+        expired = self._deadlines.take_expired(time.time())
         return [self.fail(r, timeout_reason(r)) for r in expired if r.given.request_id in self._requests]
 
     def fail(self, request: Request, finish: FinishReason) -> TokenOutput:
@@ -206,8 +208,13 @@ class Scheduler:
         return None if batch is None else self.cache.with_copies(batch)
 
     def process(self, step: ScheduledStep, read: Sequence[SampledRows]) -> list[NewTokens]:
-        """Takes a step's tokens into its requests, ends those that are done, and returns what is new. What was read of
-        the rows that sample is no longer the caller's. Args: read: of the batch of each rank: one."""
+        """Take a step's tokens into its requests, end those that are done, and return what is new.
+
+        The call takes the sampled rows over: the caller must not use them again.
+
+        Args:
+            read: sampled rows of each rank's batch: one.
+        """
         assert isinstance(step, ScheduledBatch), "this is the scheduler of one rank"
         (rows,) = read
         self.cache.confirm(step)
@@ -223,7 +230,7 @@ class Scheduler:
         assert all(request.slot == 0 and not request.pages for request in self.waiting)
 
     def stats(self) -> list[RankStats]:
-        """Of each rank, without the throughput: StepLogger knows it."""
+        """Counters of each rank, without the throughput, which StepLogger knows."""
         stats = dataclasses.replace(
             self.cache.stats(),
             num_running=len(self.running),
@@ -237,7 +244,7 @@ class Scheduler:
         return [stats]
 
     def page_maps(self) -> list[PageMap]:
-        """Of each rank."""
+        """The page map of each rank."""
         return [map_pages(self.cache, list(self.running))]
 
     # Of a rank alone
@@ -247,7 +254,8 @@ class Scheduler:
         assert not request.num_unread
         self.waiting.remove(request)
         del self._requests[request.given.request_id]
-        self.share.count(-1, background=request.given.options.background)
+        if request.given.options.background:
+            self.share.count(-1)
         request.trace.waits.add_since(self.clock.leave(), request.wait_mark)
 
     def count_decoding(self, steps: DecodeSteps) -> None:
@@ -264,11 +272,12 @@ class Scheduler:
         outputs: list[NewTokens] = []
         looked_at: Iterable[tuple[int, ScheduledRow]] = enumerate(batch.chunks, start=batch.num_decodes)
         if batch.num_decodes:
-            taken = batch.decodes.take(read)
+            rows = batch.decodes
+            taken = rows.take(read)
             if num_taken := int(np.count_nonzero(taken)):
-                outputs.append(read.plain(batch.decodes, taken, num_taken))
+                outputs.append(read.plain(rows.columns, rows.slots, taken, num_taken))
             others = np.flatnonzero(~taken).tolist() if num_taken < len(taken) else []
-            looked_at = itertools.chain(((number, batch.decodes.row(number)) for number in others), looked_at)
+            looked_at = itertools.chain(((number, rows.row(number)) for number in others), looked_at)
         for number, row in looked_at:
             if row.is_void:
                 continue
@@ -324,7 +333,8 @@ class Scheduler:
             self.waiting.remove(request)
         request.end()
         del self._requests[request.given.request_id]
-        self.share.count(-1, background=request.given.options.background)
+        if request.given.options.background:
+            self.share.count(-1)
 
     def _leave(self, request: Request) -> None:
         if not request.num_unread:  # else its last step is still to be read, and to be counted

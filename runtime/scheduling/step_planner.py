@@ -7,8 +7,7 @@ import numpy as np
 
 from palladio.runtime.interface.outputs.request_trace import WaitReason
 from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, StepKind
-from palladio.runtime.scheduling.batch.step_rows import DecodeRows, ScheduledRow
+from palladio.runtime.scheduling.batch.scheduled_batch import DecodeRows, ScheduledBatch, ScheduledRow, StepKind
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager, Prefix
 from palladio.runtime.scheduling.policy.batch_share import BatchShare, StepClass, StepMix
 from palladio.runtime.scheduling.policy.drafts import draft_rows
@@ -64,7 +63,11 @@ class StepPlanner:
         self.buckets = buckets
 
     def take_turn(self, *, prefilled: bool) -> None:
-        """Where ranks take turns together. Args: prefilled: see `prefilled_last`."""
+        """Note which kind of step the joint step of all ranks was.
+
+        Args:
+            prefilled: whether it was a prefill step, as in `prefilled_last`.
+        """
         self.prefilled_last = prefilled
 
     def prepare(self) -> None:
@@ -103,7 +106,7 @@ class StepPlanner:
 
     @property
     def max_step_tokens(self) -> int:
-        """Of a prefill step."""
+        """The most tokens of a prefill step."""
         return min(self._limits.max_step_tokens, self.buckets.max_prefill_tokens)
 
     @property
@@ -235,7 +238,7 @@ class StepPlanner:
         return limits.joined_passes if is_plain else limits.num_decode_steps
 
     def _rows(self, slots: Slots) -> DecodeRows:
-        """Of one token each."""
+        """Decode rows of one token each."""
         return DecodeRows.plan_one_each(self._running, slots, has_drafts=self._limits.num_drafts > 0)
 
     def _batch(self, kind: StepKind, decodes: DecodeRows, chunks: list[ScheduledRow]) -> ScheduledBatch:

@@ -60,11 +60,11 @@ class Activity:
         return self._meanwhile("compile", what)
 
     def writing_profile(self) -> contextlib.AbstractContextManager[None]:
-        """Likewise while the thread writes a profile: a long one takes as long as the disk does."""
+        """While it is open the thread writes a profile, for as long as the disk takes."""
         return self._meanwhile("profile", "a profile")
 
     def loading_weights(self) -> contextlib.AbstractContextManager[None]:
-        """Likewise while the thread loads weights in place of others."""
+        """While it is open the thread loads weights in place of others."""
         return self._meanwhile("weights", "weights")
 
     @contextlib.contextmanager

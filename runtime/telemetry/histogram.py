@@ -19,7 +19,11 @@ class Histogram:
         self._total = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Args: count: how many values of this size there were."""
+        """Count a value.
+
+        Args:
+            count: how many values of this size there were.
+        """
         self._counts[bisect.bisect_left(self._bounds, value)] += count
         self._total += value * count
 

@@ -3,8 +3,8 @@
 Text is `[2026-01-31 12:00:00] message`, and the level's name before the message from WARNING on. JSON has `time`,
 `level`, `logger` and `message`, the traceback as `exception`, and the figures of a line under their own names.
 
-Clients choose some of what stands in a line (ids above all), so control characters are written as escapes: nobody can
-forge a line, or send a terminal commands.
+Clients choose some of the text in a line (ids above all), so control characters are written as escapes: no client can
+forge a line or send commands to a terminal.
 """
 
 import datetime
@@ -22,7 +22,7 @@ _CONTROL_BUT_LINES = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def fields(**values: Any) -> dict[str, Any]:
-    """The `extra` of a log call: what a JSON line tells by name."""
+    """The `extra` of a log call: the fields of a JSON line, by name."""
     return {_FIELDS: values}
 
 
@@ -85,6 +85,6 @@ def configure_logging(level: str | int, log_format: LogFormat = "text") -> None:
 
 
 def current_format() -> LogFormat:
-    """What `configure_logging` was last told, for a child process that is to log alike."""
+    """The format that `configure_logging` set last, for a child process that logs the same way."""
     is_json = any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
     return "json" if is_json else "text"

@@ -12,7 +12,7 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def resident_bytes() -> int:
-    """Bytes of this process in memory now; where the system does not tell (no /proc), the most that there ever were."""
+    """Bytes of this process in memory now; without /proc, the peak."""
     try:
         return _pages()[1] * os.sysconf("SC_PAGE_SIZE")
     except OSError:

@@ -33,14 +33,14 @@ logger = logging.getLogger("palladio.engine")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfileLimits:
-    """Bounds of a trace beside its steps.
+    """Bounds of a trace, apart from its steps.
 
     Attributes:
-        seconds: that it may take.
+        seconds: how long it may take.
         growth: bytes that this process may grow meanwhile. A trace is held in memory until it is written, which takes
             four times as much for a while, and a second for every 30 MiB or so.
-        write_seconds: after which a trace that is not written yet is complained about.
-        close_seconds: that the engine's end waits for it.
+        write_seconds: time after which a trace that is not written yet is reported.
+        close_seconds: how long the engine's end waits for it.
     """
 
     seconds: float = MAX_SECONDS
@@ -54,9 +54,9 @@ class _Profile:
     """The one that is under way, or was the last.
 
     Attributes:
-        num_steps: since it was asked for.
+        num_steps: steps since it was asked for.
         ended_by: the bound that ended it; "": somebody asked for its end.
-        has_news: `stop` has something to tell of it: somebody asked for its end, or a bound came before.
+        has_news: `stop` has something to report: a call asked for the trace's end, or a bound came before.
         failure: why it could not be written.
     """
 
@@ -82,7 +82,7 @@ class Profiler:
     writes it, while the engine goes on: JAX does not hold Python's lock meanwhile.
 
     Args:
-        activity: is told when the engine's thread writes to a folder.
+        activity: records when the engine's thread writes to a folder.
         memory: bytes that this process holds.
     """
 
@@ -123,7 +123,7 @@ class Profiler:
             self.profile = profile
 
     def stop(self) -> ProfileReport | None:
-        """Ends the trace, or tells of the last one, if a bound has ended it that nobody asked for.
+        """End the trace, or report the last one if a bound ended it and no call has asked for its end.
 
         Returns:
             None: it is being written; ask again.
@@ -196,7 +196,11 @@ class Profiler:
         profile.thread.start()
 
     def _watch(self, profile: _Profile, base: int) -> None:
-        """A trace's thread: waits for its end, and writes it. Args: base: bytes of the process at its beginning."""
+        """Wait for a trace's end, in its thread, and write it.
+
+        Args:
+            base: bytes of the process at its beginning.
+        """
         begun = time.monotonic()
         while not profile.end.wait(_INTERVAL):
             if bound := self._bound(time.monotonic() - begun, self._memory() - base):

@@ -27,7 +27,7 @@ class Watchdog:
     Args:
         timeout: seconds that a step may take. A compile, and the writing of a profile, may take longer; then a line is
             logged every so often.
-        folder: where to put a file with the stacks of all threads, beside standard error; None: nowhere.
+        folder: where to put a file with the stacks of all threads, besides standard error; None: nowhere.
         end_hung: called once with one line that says what hangs; None: it is logged and that is all.
     """
 

@@ -59,7 +59,7 @@ async def check_structured_output() -> None:
 
 
 async def check_tools() -> None:
-    """The first turn has to call it; the second may not, because the runner takes the choice back."""
+    """Check tools: the first turn must call one; the second may not, because the runner resets the choice."""
     for kind in MODELS:
         seen: list[str] = []
 

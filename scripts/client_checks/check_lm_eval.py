@@ -67,7 +67,7 @@ def _close(found: object, wanted: float) -> None:
 
 
 def check_log_likelihood() -> None:
-    """Of token ids, in batches, with echo; the likeliest continuation is found to be greedy."""
+    """Check log-likelihoods of token ids, in batches, with echo; the likeliest continuation must be found greedy."""
     found = _evaluate("local-completions", "/v1/completions", ["tiny_choice"], batch_size=3)
     true(0 <= found["results"]["tiny_choice"]["acc,none"] <= 1)
     for sample in found["samples"]["tiny_choice"]:

@@ -26,7 +26,7 @@ FORCED: Any = {"type": "function", "function": {"name": "get_weather"}}
 
 
 class Villa(BaseModel):
-    """What the model has to write: bounded, since a random one does not end by itself."""
+    """The schema of the model's answer: bounded, since a random one does not end by itself."""
 
     name: str = Field(max_length=8)
     style: Literal["palladian", "gothic"]
@@ -207,7 +207,7 @@ def check_batches() -> None:
 
 
 async def check_cancels() -> None:
-    """Streams that are given up, and answers nobody waits for any more: nothing runs on."""
+    """Abandon streams and answers: nothing may keep running."""
     async with openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0) as client:
         create, long = client.chat.completions.create, {"max_tokens": 3000, "extra_body": {"ignore_eos": True}}
 
@@ -232,7 +232,7 @@ async def check_cancels() -> None:
 
 
 async def check_slow_readers() -> None:
-    """Who reads slowly gets every token, and holds up nobody."""
+    """Read slowly: the client gets every token, and delays no other."""
     async with openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0) as client:
         fields: Any = {"max_tokens": 400, "seed": 5, "extra_body": {"ignore_eos": True}}
 

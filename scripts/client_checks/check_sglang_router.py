@@ -128,8 +128,8 @@ def _loads(router: str) -> list[dict[str, Any]]:
 
 
 def check_a_killed_worker() -> None:
-    """Two servers under load; one is killed. Whole answers are all there; streams that were under way then are lost,
-    and not all of those; none that came later."""
+    """Kill one of two servers under load. All whole answers arrive; only streams that were under way may be lost, and
+    not all of those."""
     with (
         own_server(*FLAGS) as (one, victim),
         own_server(*FLAGS) as (other, _),

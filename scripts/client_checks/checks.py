@@ -1,4 +1,4 @@
-"""What the check_….py files share: where the server is, and a report of each check on a line of its own.
+"""Shared parts of the check_….py files: the server's address, and a report of each check on a line of its own.
 
 These files run in the environment of their client, which has neither Palladio nor pytest.
 """
@@ -65,7 +65,7 @@ def raises(kind: type[BaseException], *words: str) -> Iterator[None]:
 
 
 def get_json(path: str, body: object = None, url: str = URL) -> Any:
-    """What a server answers to a GET, or with a body to a POST."""
+    """Return the server's answer to a GET, or with a body to a POST."""
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(urllib.request.Request(f"{url}{path}", data, headers)) as answer:
@@ -111,7 +111,11 @@ def own_server(*flags: str) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
 
 
 def wait_for(address: str, process: "subprocess.Popen[bytes]", seconds: float = 300) -> None:
-    """Until it answers 200. Args: seconds: a first start builds the native library, on a busy machine slowly."""
+    """Wait until the server answers 200.
+
+    Args:
+        seconds: time limit: a first start builds the native library, on a busy machine slowly.
+    """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:
@@ -122,7 +126,7 @@ def wait_for(address: str, process: "subprocess.Popen[bytes]", seconds: float = 
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """Ends a process and those that it has started."""
+    """End a process and its children."""
     process.terminate()
     try:
         process.wait(20)

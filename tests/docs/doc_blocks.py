@@ -67,7 +67,8 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """Of a block of bash: one a line, without comments. Lines after \\ and within quotes go on."""
+        """The commands of a block of bash: one a line, without comments. Lines after \\ and within quotes are
+        joined."""
         found: list[str] = []
         for line in re.sub(r" *\\\n *", " ", self.text).splitlines():
             if found and found[-1].count("'") % 2:
@@ -96,7 +97,7 @@ def reason_not_run(command: str) -> str | None:
 
 
 def palladio_words(command: str) -> list[str] | None:
-    """What follows `palladio`, for a command of it that can be run."""
+    """Return the words after `palladio`, for a command of it that can be run."""
     program, *words = shlex.split(command)
     if (program, words[:2]) == ("python", ["-m", "palladio.launch_server"]):
         program, words = "palladio", ["serve", *words[2:]]

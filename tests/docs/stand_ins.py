@@ -58,7 +58,7 @@ def slug(name: str) -> str:
 
 
 def files(folder: Path) -> None:
-    """What commands of the pages read, besides models, in a folder."""
+    """Write the files that commands of the pages read, besides models, into a folder."""
     (folder / "keys.txt").write_text("anna:key-of-anna\n")
     for name in ("FILE", "text.txt"):
         (folder / name).write_text("A text of some words, again and again. " * 30)

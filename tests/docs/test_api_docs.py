@@ -21,8 +21,8 @@ from palladio.http.batches.batch import Batch
 from palladio.http.batches.batch_lines import MAX_CUSTOM_ID
 from palladio.http.batches.routes_batches import BatchRequest
 from palladio.http.generation.context import BASE_BYTES, BASE_VALUES, MOST_BYTES, TOKEN_BYTES
+from palladio.http.generation.output_stream import MAX_IDS, MAX_PATTERNS
 from palladio.http.generation.prompts import MAX_PAIRED, MAX_SAMPLES
-from palladio.http.generation.sample_limits import MAX_IDS, MAX_PATTERNS
 from palladio.http.observability.protocol_profile import StartProfileRequest
 from palladio.http.ollama.protocol_ollama import (
     OllamaChatRequest,
@@ -71,16 +71,16 @@ from palladio.runtime.grammar.schema_multiples import MAX_MULTIPLE
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.messages.engine_stats import EngineStats, RankStats
 from palladio.runtime.interface.messages.stats_report import describe_stats
-from palladio.runtime.interface.request import parameter_checks, sampling_params
+from palladio.runtime.interface.request import sampling_params
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.field_tables import METADATA, NOT_YET, OF_OTHER_ROUTES
-from palladio.runtime.interface.request.parameter_checks import (
+from palladio.runtime.interface.request.generation_request import MAX_SALT_LENGTH
+from palladio.runtime.interface.request.sampling_params import (
     MAX_ALLOWED_IDS,
     MAX_LOGPROB_IDS,
     MAX_PATTERN,
     MAX_STOP_PATTERNS,
 )
-from palladio.runtime.interface.request.request_options import MAX_SALT_LENGTH
 from palladio.runtime.text.templates.template_meter import MAX_CHARACTERS
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.fake_engine import FakeEngine
@@ -218,9 +218,9 @@ def test_limits() -> None:
         sampling_params.MAX_LOGIT_BIAS,
         MAX_ALLOWED_IDS,
         MAX_LOGPROB_IDS,
-        *(parameter_checks.MAX_STOP_STRINGS, parameter_checks.MAX_STOP_LENGTH, parameter_checks.MAX_STOP_CHARACTERS),
+        *(sampling_params.MAX_STOP_STRINGS, sampling_params.MAX_STOP_LENGTH, sampling_params.MAX_STOP_CHARACTERS),
         *(MAX_STOP_PATTERNS, MAX_PATTERN, MAX_PATTERNS),
-        parameter_checks.MAX_STOP_TOKEN_IDS,
+        sampling_params.MAX_STOP_TOKEN_IDS,
         SamplingFields.model_json_schema()["properties"]["rid"]["anyOf"][0]["maxLength"],
         MAX_SALT_LENGTH,
         MAX_TOOLS,

@@ -2,9 +2,9 @@
 
 from tests.faults.fault import Fault
 
-_BLOCKS = ("tests/model/layers/test_row_blocks.py",)
+_BLOCKS = ("tests/model/fused/test_row_blocks.py",)
 _ATTENTION = ("tests/pallas_kernels/test_cpu_native.py",)
-_ARGMAX = ("tests/runtime/execution/sampling/test_row_argmax.py",)
+_ARGMAX = ("tests/pallas_kernels/test_row_argmax.py",)
 BLOCK_FAULTS: tuple[Fault, ...] = (
     Fault(
         "a block's norm does not subtract the mean",
@@ -15,7 +15,7 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a block's scale is not one more where the norm's is",
-        "model/layers/row_blocks.py",
+        "model/fused/row_blocks.py",
         'added = 1.0 if norm.spec.scaling == "plus_one" else 0.0',
         "added = 0.0",
         _BLOCKS,
@@ -29,7 +29,7 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a block adds to what it takes in, not to the residual",
-        "model/layers/row_blocks.py",
+        "model/fused/row_blocks.py",
         "_matrix(mlp.down, x), _ends(norms, factor, x, residual)",
         "_matrix(mlp.down, x), _ends(norms, factor, x, x)",
         _BLOCKS,
@@ -50,14 +50,14 @@ BLOCK_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "blocks take more rows than products do",
-        "model/layers/row_blocks.py",
+        "model/fused/row_blocks.py",
         "return BlockMatrix(flat, bias=bias) if is_few else None",
         "return BlockMatrix(flat, bias=bias)",
         _BLOCKS,
     ),
     Fault(
         "blocks take more rows of int8 than products do",
-        "model/layers/row_blocks.py",
+        "model/fused/row_blocks.py",
         "target).native_int8_rows",
         "target).native_rows",
         _BLOCKS,

@@ -1,4 +1,4 @@
-"""Faults of columns: tokens that are taken or told without a look."""
+"""Faults of columns: tokens that are taken or reported without a check."""
 
 from tests.faults.fault import Fault
 
@@ -6,7 +6,7 @@ _COLUMNS = "runtime/scheduling/state/slot_columns.py"
 _BUILDER = "runtime/execution/batch/batch_builder.py"
 BUILT, ROWS = (
     ("tests/runtime/execution/batch/test_batch_builder.py",),
-    ("tests/runtime/scheduling/batch/test_step_rows.py",),
+    ("tests/runtime/scheduling/batch/test_scheduled_batch.py",),
 )
 STEADY = ("tests/runtime/scheduling/state/test_steady_rows.py",)
 REQUEST = ("tests/runtime/scheduling/state/test_request.py",)
@@ -71,7 +71,7 @@ COLUMN_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a step has no masks though a grammar goes on",
-        "runtime/scheduling/batch/step_rows.py",
+        "runtime/scheduling/batch/scheduled_batch.py",
         "len(slots), steady.is_constrained, steady=steady",
         "len(slots), False, steady=steady",
         ROWS,

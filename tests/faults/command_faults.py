@@ -119,8 +119,8 @@ COMMAND_FAULTS = (
     Fault(
         "a batch goes on with another file's answers",
         "http/batches/offline_file.py",
-        "if told.get(_DIGEST) != self._requests.digest:",
-        "if told.get(_DIGEST) is None:",
+        "if metadata.get(_DIGEST) != self._requests.digest:",
+        "if metadata.get(_DIGEST) is None:",
         BATCH,
     ),
     Fault(

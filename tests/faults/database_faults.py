@@ -20,7 +20,7 @@ DATABASE_FAULTS = (
     ),
     Fault(
         "whoever asks a database that hangs waits for it",
-        "http/storage/postgresql/postgresql_patience.py",
+        "http/storage/postgresql/postgresql_limits.py",
         "if now >= until:",
         "if now >= until + 3600:",
         _SILENCE,
@@ -105,7 +105,7 @@ DATABASE_FAULTS = (
     Fault(
         "a server goes on with lines of a batch that others have cancelled and ended before it looked",
         "http/batches/batch_worker.py",
-        "(at_lines & self._turns.at_lines) - live - self._cancelling:",
+        "(at_lines & self._shared.at_lines) - live - self._cancelling:",
         "set[str]():",
         _BATCHES,
     ),
@@ -203,7 +203,7 @@ DATABASE_FAULTS = (
     Fault(
         "missing tables are told again and again",
         "http/storage/postgresql/postgresql.py",
-        "            self._told[what] = now\n",
+        "            self._logged[what] = now\n",
         "",
         _DATABASE,
     ),

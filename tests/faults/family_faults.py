@@ -1,4 +1,4 @@
-"""Faults of what families bring beside their weights (tokenizers, templates, parsers), and of their decode steps."""
+"""Faults of a family's parts other than its weights (tokenizers, templates, parsers), and of their decode steps."""
 
 from tests.faults.fault import Fault
 

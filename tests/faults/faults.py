@@ -39,7 +39,7 @@ _VERIFICATION = "runtime/execution/steps/verification.py"
 FAULTS = (
     # The scheduler
     Fault(
-        "no fair turn ever comes",
+        "the oldest request is never due",
         _ROOM + "policy/waiting_queue.py",
         "% FAIR_TURN == FAIR_TURN - 1",
         "% FAIR_TURN == FAIR_TURN",
@@ -124,13 +124,7 @@ FAULTS = (
         CACHE,
     ),
     Fault("an unlocked node stays unevictable", _TREE, "        self._leaves.offer(node)\n", "        pass\n", TREE),
-    Fault(
-        "lfu evicts as lru",
-        _ROOM + "cache/evictable_leaves.py",
-        "leaf.num_hits if self._counts_hits else 0",
-        "0",
-        TREE,
-    ),
+    Fault("lfu evicts as lru", _NODE, "leaf.num_hits if self._counts_hits else 0", "0", TREE),
     Fault("a split forgets who holds the node", _NODE, "lock_count=self.lock_count,", "lock_count=0,", TREE),
     Fault(
         "the block table keeps a page that was given up",
@@ -179,20 +173,20 @@ FAULTS = (
     Fault(
         "pages for a token are reserved by the lower bound",
         _ROOM + "state/slot_columns.py",
-        "            room -= self.unsure[slots]\n",
+        "            room -= self.uncertain[slots]\n",
         "            pass\n",
         SCHEDULING,
     ),
     Fault(
         "pages for drafts are reserved by the lower bound",
         _ROOM + "policy/drafts.py",
-        "np.minimum(computed + columns.unsure[slots], most)",
+        "np.minimum(computed + columns.uncertain[slots], most)",
         "np.minimum(computed, most)",
         SCHEDULING,
     ),
     Fault(
         "reading a step corrects no bound",
-        _ROOM + "batch/step_rows.py",
+        _ROOM + "batch/scheduled_batch.py",
         "        if self.has_drafts and counts is not None:",
         "        if self.has_drafts and counts is None:",
         SCHEDULING,

@@ -236,7 +236,7 @@ MODEL_FAULTS = (
     Fault(
         "programs are not told how weights lie",
         "runtime/execution/compiled/program_set.py",
-        "sharding=x.format if is_told else x.sharding",
+        "sharding=x.format if has_layout else x.sharding",
         "sharding=x.sharding",
         ("tests/model/loading/test_placement.py",),
     ),

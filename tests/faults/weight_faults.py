@@ -94,17 +94,17 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the low bytes of activations are lost",
-        "model/weights/byte_products.py",
-        "256 * whole[:T] + whole[T : 2 * T]",
-        "256 * whole[:T]",
-        ("tests/model/weights/test_byte_products.py",),
+        "pallas_kernels/narrow_matmul/xla_bytes.py",
+        "256 * wide[:T] + wide[T : 2 * T]",
+        "256 * wide[:T]",
+        ("tests/model/weights/test_int8_products.py",),
     ),
     Fault(
         "one row of bytes is not padded",
-        "model/weights/byte_products.py",
+        "pallas_kernels/narrow_matmul/xla_bytes.py",
         "_MIN_ROWS = 2",
         "_MIN_ROWS = 1",
-        ("tests/model/weights/test_byte_products.py",),
+        ("tests/model/weights/test_int8_products.py",),
     ),
     Fault(
         "steps are fine below what a CPU gains by",

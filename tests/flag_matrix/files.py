@@ -1,4 +1,4 @@
-"""What rows of the flag matrix serve: tiny checkpoints, plain and in each stored format, whose layers are large enough
+"""Files for rows of the flag matrix: tiny checkpoints, plain and in each stored format, whose layers are large enough
 for our C++ on a CPU."""
 
 import dataclasses
@@ -135,7 +135,7 @@ class Folder:
         self._made: dict[str, Path] = {}
 
     def path(self, name: str) -> Path:
-        """What --model-path names."""
+        """Return the path for --model-path."""
         if name not in self._made:
             file, to = FILES[name], self._folder / name.replace(" ", "-")
             self._made[name] = file.make(to) if file.source is None else file.make(to, self.path(file.source))

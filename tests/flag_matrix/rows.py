@@ -16,7 +16,7 @@ from palladio.runtime.interface.config.speculative_config import SpeculativeConf
 from tests.flag_matrix.files import FILES
 
 TOLERANCES: Final[Mapping[int, float]] = MappingProxyType({16: 1e-3, 8: 0.02, 4: 0.1})
-"""Of the mean log-probability of the prompt, by bits of what is rounded."""
+"""Tolerance of the prompt's mean log-probability, by bits of rounded numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Row:
 
     @property
     def tolerance(self) -> float:
-        """Of the mean log-probability."""
+        """Tolerance of the mean log-probability."""
         return TOLERANCES[min(self.bits, FILES[self.file].bits)]
 
 
@@ -87,7 +87,7 @@ def documented() -> Mapping[str, tuple[str, ...]]:
 
 
 def missing(rows: Iterable[Row]) -> list[str]:
-    """What has no row: a value with a plain or with a quantized file, a format of files, a folder."""
+    """List values without a row: a value with a plain or with a quantized file, a format of files, a folder."""
     rows = list(rows)
     found = []
     for is_quantized in (False, True):
@@ -197,4 +197,4 @@ DEFAULT_ROWS: Final[tuple[Row, ...]] = (
     Row("--kv-cache-dtype int8", bits=8),
     Row(file="converted to int8"),
 )
-"""Those that `make test` runs."""
+"""The rows of `make test`."""

@@ -56,7 +56,7 @@ exec {real} "${{@/#-O3/-O1}}"
 
 
 class RowFailed(Exception):
-    """What a row did instead; the message has the end of its log."""
+    """A failed row; the message has the end of its log."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Runner:
     seconds: float = SECONDS
 
     def usual(self, row: Row) -> float:
-        """What a row is compared with: the mean log-probability by a server without its flags."""
+        """Return the number that a row is compared with: the mean log-probability by a server without its flags."""
         path = self.files.twin(row.file)
         return self._serve(path, row.usual, dataclasses.replace(row, flags=row.usual, compiles=False))
 

@@ -55,7 +55,11 @@ def running_server(
     observer: Observer | None = None,
     storage: Storage | None = None,
 ) -> Iterator[str]:
-    """The server's address. Args: storage: default: a temporary one; closed at the end, in any case."""
+    """Run a server, and yield its address.
+
+    Args:
+        storage: its storage; default: a temporary one; closed at the end, in any case.
+    """
     storage = storage or Storage.temporary()
     app = create_app(engine, config, observability, observer, storage)
     # log_config=None: configuring logging closes handlers that exist, and absl's would close pytest's captured stderr.
@@ -149,7 +153,7 @@ _SCHEMAS = itertools.count(1)
 
 @pytest.fixture
 def database_url(postgres: PostgresServer) -> SecretUrl:
-    """Of an empty database."""
+    """The URL of an empty database."""
     return SecretUrl(postgres.schema_url(f"test_{next(_SCHEMAS)}"))
 
 

@@ -14,8 +14,7 @@ from palladio.http.chat.chat_plan import ChatPlan
 from palladio.http.chat.chat_run import ChatRun
 from palladio.http.chat.reasoning_plan import ReasoningPlan
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.rendering import Conversation, encode_chat
-from palladio.http.prompts.text_encoding import LONG_TEXT, TextEncoder
+from palladio.http.prompts.text_encoding import LONG_TEXT, Conversation, TextEncoder, encode_chat
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.family import PromptEnd
 from palladio.http.routes import routes_chat, routes_reasoning, routes_tools

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from palladio.http.anthropic import routes_messages
+from palladio.http.generation.output_stream import MAX_IDS, MAX_PATTERNS, check_samples, stop_patterns
 from palladio.http.generation.prompts import MAX_PAIRED, MAX_SAMPLES
-from palladio.http.generation.sample_limits import MAX_IDS, MAX_PATTERNS, check_samples, stop_patterns
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest
 from palladio.http.responses import response_run
@@ -21,7 +21,7 @@ from palladio.http.routes.routes_scores import MAX_SCORES
 from palladio.http.wire import body as body_module
 from palladio.http.wire import protocol
 from palladio.http.wire.body import LARGE_BODY
-from palladio.http.wire.field_warnings import NONE_PASS, WarningList
+from palladio.http.wire.fields import NONE_PASS, WarningList
 from palladio.http.wire.protocol_completions import CompletionRequest
 from palladio.runtime.front.requests import request_table, token_scores
 from palladio.runtime.front.requests.intake import RequestIntake
@@ -33,7 +33,7 @@ from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.token_output import TokenLogprob
 from palladio.runtime.interface.request.embedding import ClassSpec, EmbeddingSpec
-from palladio.runtime.interface.request.foreign_fields import judge
+from palladio.runtime.interface.request.foreign_fields import check_field
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers import tokenizer as tokenizer_module
@@ -130,17 +130,17 @@ def test_parameters_of_all_prompts_are_read_once(monkeypatch: pytest.MonkeyPatch
 def test_an_unknown_field_of_many_entries_is_looked_up_once(
     http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged: list[str] = []
+    checked: list[str] = []
 
     def counting(name: str, *args: Any) -> Any:
-        judged.append(name)
-        return judge(name, *args)
+        checked.append(name)
+        return check_field(name, *args)
 
-    monkeypatch.setattr(protocol, "judge", counting)
+    monkeypatch.setattr(protocol, "check_field", counting)
     entries = [{"max_new_tokens": 1, "unknown_one": number} for number in range(50)]
     answer = http.post("/generate", json={"input_ids": [[5]] * 50, "sampling_params": entries})
     assert [warning["param"] for warning in answer.json()[0]["warnings"]] == ["sampling_params.unknown_one"]
-    assert judged == ["unknown_one"]
+    assert checked == ["unknown_one"]
 
 
 @pytest.mark.parametrize(

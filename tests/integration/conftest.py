@@ -25,13 +25,13 @@ Launch = Callable[[str], Server]
 
 @pytest.fixture(scope="session")
 def cache_dir() -> Path:
-    """Compiled programs, those of all tests."""
+    """The folder of compiled programs of all tests."""
     return compile_cache.folder()
 
 
 @pytest.fixture(scope="session")
 def environment(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What the servers inherit."""
+    """Set the environment that servers inherit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PALLADIO_CACHE_DIR", str(cache_dir))
         patch.setenv("PALLADIO_DATA_DIR", str(tmp_path_factory.mktemp("data")))
@@ -55,7 +55,7 @@ def shared_server(checkpoint: Path, environment: None, tmp_path_factory: pytest.
 
 @pytest.fixture(scope="session")
 def embedded_model_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """What `palladio serve` without a model serves."""
+    """`palladio serve` without a model."""
     server = Server(
         f"python3 -m palladio serve --host 127.0.0.1 {EMBEDDED_LIMITS}", tmp_path_factory.mktemp("embedded") / "log"
     )

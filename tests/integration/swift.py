@@ -136,7 +136,7 @@ class Swift:
             self._allow(".admin")
 
     def _allow(self, rights: str) -> None:
-        """What the tests' user may do beside what ACLs say. The proxy reads it when it starts."""
+        """Set the rights of the tests' user in addition to ACLs. The proxy reads them when it starts."""
         (self._folder / "proxy.conf").write_text(self._proxy.replace("{rights}", rights))
         if "proxy" in self._processes:
             self.stop("proxy")
@@ -147,7 +147,7 @@ class Swift:
         return tuple(self._processes)
 
     def environment(self, key: str = KEY, secret: str = SECRET) -> dict[str, str]:
-        """What a client's environment has for it."""
+        """Return a client's environment variables for it."""
         return {
             "AWS_ACCESS_KEY_ID": key,
             "AWS_SECRET_ACCESS_KEY": secret,

@@ -16,7 +16,7 @@ from tests.tiny_model import make_checkpoint, tiny_config, tiny_weights, to_bflo
 GOLDEN = GOLDENS / "auto_dtype.npz"
 NUM_TOKENS = 32
 SIZES: dict[str, Any] = {"hidden_size": 512, "intermediate_size": 320, "torch_dtype": "bfloat16"}
-"""As large as the tables ask for, see `NarrowProducts.min_hidden_size`."""
+"""Sizes that the tables ask for, see `NarrowProducts.min_hidden_size`."""
 
 
 def make_bfloat16_checkpoint(folder: Path) -> Path:

@@ -65,7 +65,11 @@ class Driver:
     def __init__(
         self, config, model, num_sequences, max_len=MAX_LEN, page_size=PAGE_SIZE, mesh=None, kv_dtype=jnp.float32
     ):
-        """Args: config: as laid out over the mesh."""
+        """Make a driver.
+
+        Args:
+            config: the config as laid out over the mesh.
+        """
         self.page_size, self.width = page_size, -(-max_len // page_size)
         structure, self.leaves = flatten_model(model)
         num_pages = num_sequences * self.width
@@ -88,9 +92,10 @@ class Driver:
         return tuple(np.where(pages > 0, pages + number * self.num_pages, 0) for number in range(self.num_tables))
 
     def step(self, new_tokens, kind="prefill", change=lambda batch: batch):
-        """Feeds new_tokens[b] (maybe none) to sequence b; returns the logits of each one's new tokens.
+        """Feed new_tokens[b] (maybe none) to sequence b; return the logits of each one's new tokens.
 
-        Args: change: makes another batch of the usual one.
+        Args:
+            change: makes another batch of the usual one.
         """
         rows = [b for b, tokens in enumerate(new_tokens) if len(tokens)]
         counts = [len(new_tokens[b]) for b in rows]

@@ -153,7 +153,7 @@ def stacked_checkpoint(path: Path, case: str) -> Path:
 
 
 def gpt_oss_checkpoint(path: Path, **overrides: Any) -> Path:
-    """As it is published: matrices of 4 bits have their outputs first, plain ones their inputs."""
+    """Make a checkpoint as published: 4-bit matrices have their outputs first, plain ones their inputs."""
     make, quantization, _ = STACKED["mxfp4"]
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 32, "num_local_experts": 4}
 

@@ -1,7 +1,7 @@
 """Decoders of quantized matrices, straight from the formats' definitions: bit after bit and weight after weight.
 
-Nothing here is the product's, nor of the writers in quantized_checkpoints.py: these read what nobody of ours packed.
-All give float32[out, in]: a whole number times its scale, rounded once.
+They share no code with the product, nor with the writers in quantized_checkpoints.py: these read matrices that our code
+did not pack. All give float32[out, in]: a whole number times its scale, rounded once.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,11 @@ def number_at(word: int, first_bit: int, num_bits: int) -> int:
 
 
 def filled(num_outputs: int, num_inputs: int, number: Callable[[int, int], np.float32]) -> Array:
-    """Args: number: of an output and an input."""
+    """Make a matrix number by number.
+
+    Args:
+        number: returns the number of an output and an input.
+    """
     out = np.empty((num_outputs, num_inputs), np.float32)
     for output in range(num_outputs):
         for place in range(num_inputs):

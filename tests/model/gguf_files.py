@@ -115,7 +115,7 @@ def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Te
 
 
 def write_parts(folder: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], num_parts: int) -> list[Path]:
-    """As llama-gguf-split writes them: all metadata in the first."""
+    """Write parts as llama-gguf-split does: all metadata in the first."""
     folder.mkdir()
     files = []
     for number in range(num_parts):

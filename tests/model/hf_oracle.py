@@ -1,4 +1,4 @@
-"""What transformers (with torch) computes for a checkpoint. Only imported where torch is."""
+"""The results of transformers (with torch) for a checkpoint. Only imported where torch is installed."""
 
 from pathlib import Path
 

@@ -27,8 +27,8 @@ def prompts():
 
 
 def prompts_of(family):
-    """Those that transformers computes as a server has to: with LongRoPE it changes the frequencies where a sequence
-    outgrows the original context, and leaves older keys as they were; ours are the same throughout."""
+    """Return the prompts that transformers computes as a server must: with LongRoPE it changes the frequencies where a
+    sequence outgrows the original context, and leaves older keys as they were; ours are the same throughout."""
     config = tiny_config(family)
     is_long = (config.get("rope_scaling") or {}).get("rope_type") == "longrope"
     least = config["original_max_position_embeddings"] if is_long else 0

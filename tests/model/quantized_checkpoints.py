@@ -31,7 +31,7 @@ def words(numbers: np.ndarray, bits: int, columns: tuple[int, ...] | None = None
 
 
 def spread(array: np.ndarray, group: int, size: int) -> np.ndarray:
-    """Of each group, for each of so many inputs."""
+    """Repeat the value of each group for each of its inputs, `size` in all."""
     return np.repeat(array, group, axis=1)[:, :size]
 
 
@@ -62,7 +62,12 @@ def gptq(
     less: int = 1,
     order: bool = False,
 ) -> Stored:
-    """Args: less: what zero points are stored less. order: inputs of a group do not follow each other."""
+    """Make a GPTQ matrix.
+
+    Args:
+        less: subtracted from zero points as they are stored.
+        order: groups are not contiguous.
+    """
     group = group or shape[1]
     q, z, s, wide = drawn(rng, shape, group, bits, sym)
     groups = np.arange(shape[1]) // group
@@ -87,7 +92,11 @@ def ct_packed(
     sym: bool = True,
     order: bool = False,
 ) -> Stored:
-    """compressed-tensors: outputs first, zero points packed along them. Args: order: see gptq."""
+    """Make a packed compressed-tensors matrix: outputs first, zero points packed along them.
+
+    Args:
+        order: see gptq.
+    """
     group = group or shape[1]
     q, z, s, wide = drawn(rng, shape, group, bits, sym)
     scales = s.astype(np.float32)
@@ -102,7 +111,11 @@ def ct_packed(
 
 
 def ct_int8(rng: np.random.Generator, shape: tuple[int, int], bits: int = 8) -> Stored:
-    """Args: bits: of numbers that have a byte each."""
+    """Make a compressed-tensors matrix of int8.
+
+    Args:
+        bits: bits of numbers that have a byte each.
+    """
     q, z, s, wide = drawn(rng, shape, shape[1], bits, sym=False)
     less = 1 << bits - 1
     stored = {"weight": (q - less).astype(np.int8), "weight_scale": s.astype(np.float32)}
@@ -116,7 +129,12 @@ def float8(
     static: bool = False,
     block: tuple[int, int] = (32, 16),
 ) -> Stored:
-    """Args: form: of the scales: tensor, channel, or block. static: with a scale of activations."""
+    """Make a float8 matrix.
+
+    Args:
+        form: form of the scales: tensor, channel, or block.
+        static: with a scale of activations.
+    """
     rows, columns = {"tensor": shape, "channel": (1, shape[1]), "block": block}[form]
     scale = rng.uniform(0.5, 2.0, (-(-shape[0] // rows), -(-shape[1] // columns))).astype(np.float32)
     full = np.repeat(np.repeat(scale, rows, 0), columns, 1)[: shape[0], : shape[1]]

@@ -141,8 +141,8 @@ class Data:
 
 
 def make(case: Case) -> Data:
-    """Random pages in random order; rows that must not be seen are NaN if there is one: page 0, those beyond the end,
-    and pages before the window of a request's first query, which are not its own any more."""
+    """Make random pages in random order. If there is NaN for the dtype, rows that no query may see are NaN: page 0,
+    those beyond the end, and pages before the window of a request's first query, which it no longer owns."""
     rng = np.random.default_rng(len(case.name))
     N, K, H, size = case.num_heads, case.num_kv_heads, case.head_size, case.page_size
     dtype = jnp.dtype(case.kv_dtype)
@@ -208,7 +208,7 @@ def pages_of(data: Data, case: Case, dtype: str) -> KVPages:
 
 
 def packed_scales(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """[P, 2, K, S] → as they lie beside the pages, and NaN where none lies."""
+    """Pack scales [P, 2, K, S] as in the cache, with NaN where there are none."""
     P, _, K, S = scales.shape
     _, R, L = scale_page_shape(P, K, S)
     out = np.full((P, R, L), np.nan, np.float32)
@@ -219,7 +219,7 @@ def packed_scales(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def metadata_of(data: Data, case: Case) -> AttentionMetadata:
-    """What the op is told of a case."""
+    """Return the op's metadata for a case."""
     decodes = data.num_requests if case.kind == "decode" else case.num_decodes
     arrays = (data.query_start, data.kv_len, data.block_table, np.int32(data.num_requests), np.int32(decodes))
     return AttentionMetadata(*map(jnp.asarray, arrays), kind=case.kind)
@@ -233,7 +233,7 @@ def attend(case: Case, data: Data, backend: str, target: Target = Target(), dtyp
 def compiled(
     case: Case, data: Data, backend: str, target: Target = Target(), dtype: str = "float32"
 ) -> Callable[[Data], npt.NDArray]:
-    """As `attend`, of any data of those shapes and scales: it is compiled once."""
+    """Return `attend` for any data of those shapes and scales, compiled once."""
 
     def call(q: jax.Array, kv_pages: KVPages, metadata: AttentionMetadata, sinks: jax.Array | None) -> jax.Array:
         return ragged_paged_attention(
@@ -279,5 +279,5 @@ def _one(
 
 
 def interpreted(cases: Sequence[Case]) -> list[Any]:
-    """As parameters of a test that interprets a kernel, which takes seconds a case: all but a few are slow."""
+    """Return parameters of a test that interprets a kernel, which takes seconds a case: all but a few are slow."""
     return [case if case.name in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in cases]

@@ -78,7 +78,7 @@ def _read_a_page_out_of_range() -> None:
 
 
 def _leave_rows_beyond_the_end() -> None:
-    """Values that nobody wrote are multiplied by 0, which NaN outlives."""
+    """Leave rows beyond the end uninitialized: they are multiplied by 0, and 0 · NaN is NaN."""
     mosaic_tile.QueryTile._clean = lambda *_: None
 
 
@@ -120,7 +120,7 @@ def errors(mode: str, names: list[str]) -> dict[str, float]:
 
 
 def _error_of_blocks(M: int, D: int, F: int, target: Target) -> float:
-    """As a share of each row's largest number."""
+    """Return the largest error as a share of each row's largest number."""
     rng = np.random.default_rng(0)
     rows = jnp.asarray(rng.normal(size=(M, D)) * rng.uniform(0.1, 10, (M, 1)), jnp.bfloat16)
     matrix = jnp.asarray(rng.normal(size=(F, D)), jnp.float8_e4m3fn)

@@ -114,7 +114,7 @@ SHARING = (1, 63, 127, 128, 129, 2, 256, 500, 100, 5, 257, 200, 32, 255)  # of t
     ],
     ids=str,
 )
-def test_short_requests_share_turns(traits):
+def test_short_requests_share_grid_steps(traits):
     """With those of the same eight rows, up to four in one, or two of more than 128 keys; long ones and padding between
     them."""
     case = dataclasses.replace(_sharing(SHARING, 24), **traits)
@@ -122,14 +122,14 @@ def test_short_requests_share_turns(traits):
     out = step(data)
     assert np.isfinite(out).all()
     assert np.abs(out[: len(SHARING)] - data.expected).max() < 1e-5
-    assert step.turns == [(128, 4), (256, 2)]
+    assert step.grid_steps == [(128, 4), (256, 2)]
 
 
 @pytest.mark.parametrize("window", [200, pytest.param(128, marks=pytest.mark.slow)])
-def test_requests_of_more_keys_than_the_window_have_turns_of_their_own(window, monkeypatch):
-    turns = _blocks_of_512_keys(monkeypatch)
+def test_requests_of_more_keys_than_the_window_have_grid_steps_of_their_own(window, monkeypatch):
+    grid_steps = _blocks_of_512_keys(monkeypatch)
     assert _error(dataclasses.replace(_sharing(SHARING, 24), window=window), "plain") < 1e-5
-    assert [turn.size for turn in turns] == [128]
+    assert [each.size for each in grid_steps] == [128]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_requests_of_more_keys_than_the_window_have_turns_of_their_own(window, m
     ids=str,
 )
 def test_the_result_of_a_request_is_the_same_to_the_bit_whatever_requests_stand_beside_it(heads, dtype, kv_dtype):
-    """In turns with others, in another place of one, and in one of its own."""
+    """In grid steps with others, in another place of one, and in one of its own."""
     N, K = heads
     traits = {"num_heads": N, "num_kv_heads": K, "kv_dtype": kv_dtype, "sinks": True, "soft_cap": 4.0}
     case = dataclasses.replace(_sharing((1, 127, 128, 129, 200, 256, 257), 8), **traits)
@@ -155,43 +155,43 @@ def test_the_result_of_a_request_is_the_same_to_the_bit_whatever_requests_stand_
         moved = {name: getattr(data, name)[rows] for name in ("q", "kv_len", "block_table")}
         found = step(dataclasses.replace(data, num_requests=len(order), **moved))
         np.testing.assert_array_equal(found[: len(order)], out[list(order)])
-    assert {size for size, _ in step.turns} == {128, 256}
+    assert {size for size, _ in step.grid_steps} == {128, 256}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
-def test_a_step_of_two_rows_in_which_none_shares_a_turn_gives_the_same_bits(dtype):
+def test_a_step_of_two_rows_in_which_none_shares_a_grid_step_gives_the_same_bits(dtype):
     traits = {"num_heads": 8, "num_kv_heads": 2, "sinks": True, "soft_cap": 4.0}
     case = dataclasses.replace(_sharing((1, 127, 128, 129, 200, 256, 257), 8), **traits)
     data, step = make(case), _step(_of_any_lengths(case), dtype)
     out, two = step(data), _Step(case, dtype)
-    assert step.turns
+    assert step.grid_steps
     for pair in ([0, 1], [2, 3], [4, 5], [6, 0]):
         rows = {name: getattr(data, name)[np.array(pair)] for name in ("q", "kv_len", "block_table")}
         few = dataclasses.replace(data, num_requests=2, **rows)
         np.testing.assert_array_equal(two(few), out[pair])
-    assert not two.turns
+    assert not two.grid_steps
 
 
 @pytest.mark.parametrize("heads", [pytest.param((8, 2), marks=pytest.mark.slow), (4, 1)], ids=str)
-def test_short_requests_share_turns_where_the_block_table_is_narrow(heads):
+def test_short_requests_share_grid_steps_where_the_block_table_is_narrow(heads):
     """And NaN in one of them reaches no other."""
     N, K = heads
     case = dataclasses.replace(_sharing((40, 64, 1, 33), 4), table_width=2, num_heads=N, num_kv_heads=K)
     data, step = make(case), _step(_of_any_lengths(case))
     np.testing.assert_allclose(step(data), data.expected, rtol=0, atol=1e-5)
-    assert step.turns
+    assert step.grid_steps
     _assert_that_nan_reaches_no_other(case, [1])
 
 
-def test_short_requests_with_a_shorter_window_have_turns_of_their_own(monkeypatch):
-    turns = _blocks_of_512_keys(monkeypatch)
+def test_short_requests_with_a_shorter_window_have_grid_steps_of_their_own(monkeypatch):
+    grid_steps = _blocks_of_512_keys(monkeypatch)
     assert _error(dataclasses.replace(_sharing((100, 100)), window=100), "plain") < 1e-5
-    assert not turns
+    assert not grid_steps
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-def test_turns_of_random_lengths_match_the_oracle(seed, monkeypatch):
+def test_grid_steps_of_random_lengths_match_the_oracle(seed, monkeypatch):
     _blocks_of_512_keys(monkeypatch)
     rng = np.random.default_rng(seed)
     lengths = np.where(rng.random(24) < seed / 5, rng.integers(1, 257, 24), rng.integers(1, 600, 24))
@@ -201,7 +201,7 @@ def test_turns_of_random_lengths_match_the_oracle(seed, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
 @pytest.mark.parametrize("mode", ["on_wait", "eager"])
-def test_shared_turns_match_the_oracle_on_a_simulated_tpu(mode, kv_dtype, monkeypatch):
+def test_shared_grid_steps_match_the_oracle_on_a_simulated_tpu(mode, kv_dtype, monkeypatch):
     _blocks_of_512_keys(monkeypatch)
     case = dataclasses.replace(_sharing((60, 128, 300, 7, 90, 200, 256), 8), kv_dtype=kv_dtype)
     assert _error(case, mode) < 1e-5
@@ -211,8 +211,8 @@ def test_shared_turns_match_the_oracle_on_a_simulated_tpu(mode, kv_dtype, monkey
 @pytest.mark.parametrize(
     "heads", [(8, 2), *(pytest.param(heads, marks=pytest.mark.slow) for heads in ((16, 2), (4, 1)))], ids=str
 )
-def test_nan_in_one_request_of_a_shared_turn_reaches_no_other(heads):
-    """Of 63 keys, and of 256: three others are in the turn of the first, one in that of the second."""
+def test_nan_in_one_request_of_a_shared_grid_step_reaches_no_other(heads):
+    """Of 63 keys, and of 256: three others share the grid step of the first, one that of the second."""
     N, K = heads
     _assert_that_nan_reaches_no_other(dataclasses.replace(_sharing(SHARING, 24), num_heads=N, num_kv_heads=K), [1, 6])
 
@@ -228,7 +228,7 @@ def _assert_that_nan_reaches_no_other(case, broken):
 
 
 @pytest.mark.slow
-def test_values_of_others_in_a_shared_turn_are_found(plant, monkeypatch):
+def test_values_of_others_in_a_shared_grid_step_are_found(plant, monkeypatch):
     _blocks_of_512_keys(monkeypatch)
     plant(tpu_short, "_keep", lambda values, kept: values)
     assert not _error(_sharing(SHARING), "plain") < 1e-5
@@ -250,14 +250,14 @@ class _Step:
 
     def __init__(self, case, dtype="float32"):
         self._attend = compiled(case, make(case), "tpu", Target("tpu", "v6e", "plain"), dtype)
-        self.turns = []
-        """Keys and requests of each kind of turn that requests share, as they are traced."""
+        self.grid_steps = []
+        """Keys and requests of each kind of shared grid step, as they are traced."""
 
     def __call__(self, data):
         with pytest.MonkeyPatch.context() as patch:
             traced = _blocks_of_512_keys(patch)
             out = self._attend(data)
-        self.turns = [(turn.size, len(turn.requests)) for turn in traced] or self.turns
+        self.grid_steps = [(each.size, len(each.requests)) for each in traced] or self.grid_steps
         return out
 
 
@@ -268,13 +268,13 @@ def _step(case, dtype="float32"):
 
 
 def _blocks_of_512_keys(monkeypatch):
-    """As of a device, where four short requests share a turn. Returns those turns, as they are traced."""
+    """As of a device, where four short requests share a grid step. Returns these steps, as they are traced."""
     sizes = {"rows": 64, "keys": 4 * LANES, "heads": 2, "ones": 0}
     monkeypatch.setattr(tpu_config, "_sizes", lambda *_: sizes)
-    turns = []
-    attend_turn = tpu_short.ShortRequests.attend
-    monkeypatch.setattr(tpu_short.ShortRequests, "attend", lambda self: (turns.append(self), attend_turn(self)))
-    return turns
+    grid_steps = []
+    attend = tpu_short.ShortRequests.attend
+    monkeypatch.setattr(tpu_short.ShortRequests, "attend", lambda self: (grid_steps.append(self), attend(self)))
+    return grid_steps
 
 
 def test_sums_without_the_matrix_unit_match_the_oracle():

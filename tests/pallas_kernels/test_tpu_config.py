@@ -32,7 +32,7 @@ def test_block_sizes_suit_the_kernel(kind, heads, page_size):
     assert blocks.queries >= 16
 
 
-def test_few_requests_and_those_of_an_odd_number_have_turns_of_their_own():
+def test_few_requests_and_those_of_an_odd_number_have_grid_steps_of_their_own():
     """The pipeline brings whole blocks of rows."""
     target = Target("tpu", "v6e")
 

@@ -36,7 +36,11 @@ _JOINS: Final = ("", " ", "  ", "\n", "\t", "\n\n", " - ", "   ", ", ")
 
 
 def drawn_lines(count: int, special: tuple[str, ...], seed: int = 0) -> list[str]:
-    """Args: special: tokens of the model that texts may contain as well."""
+    """Draw random lines.
+
+    Args:
+        special: tokens of the model that texts may contain as well.
+    """
     draw = random.Random(seed)
     return [_line(draw, special) for _ in range(count)]
 

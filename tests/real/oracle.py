@@ -16,7 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Args: request: see `real.Request`."""
+    """Answer a request.
+
+    Args:
+        request: see `real.Request`.
+    """
     path = Path(request["path"])
     tokenizer = read_tokenizer(path, splits_digits=request["splits_digits"])
     found: dict[str, Any] = {"lines": [_ids(tokenizer, line) for line in request["lines"]]}
@@ -35,7 +39,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_tokenizer(path: Path, *, splits_digits: bool) -> PreTrainedTokenizerBase:
-    """Of a GGUF file. Args: splits_digits: see `real.Model`."""
+    """Read the tokenizer of a GGUF file.
+
+    Args:
+        splits_digits: see `real.Model`.
+    """
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     if splits_digits:
         # transformers does not know tokenizer.ggml.pre "smollm" and takes GPT-2's. This is what the published
@@ -58,7 +66,8 @@ def write_directory(model: PreTrainedModel, out: Path) -> None:
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, line: str) -> list[int]:
-    """Of a text. One that begins with BOS gets no second one, as a server's rendered chats; transformers adds it."""
+    """Tokenize a text. One that begins with BOS gets no second one, as in a server's rendered chats; transformers adds
+    it."""
     ids: list[int] = tokenizer(line)["input_ids"]
     bos = tokenizer.bos_token
     return ids[1:] if bos and line.startswith(bos) and ids[:2] == [tokenizer.bos_token_id] * 2 else ids
@@ -75,7 +84,7 @@ def _greedy(model: PreTrainedModel, ids: list[int], count: int) -> list[int]:
 
 
 def _logprobs(model: PreTrainedModel, ids: list[int]) -> list[float]:
-    """Of each token but the first."""
+    """Return the log-probability of each token but the first."""
     logits = model(input_ids=torch.tensor([ids])).logits[0, :-1]
     chosen = torch.log_softmax(logits, -1).gather(-1, torch.tensor(ids[1:])[:, None])
     return [float(value) for value in chosen[:, 0]]

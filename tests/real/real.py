@@ -33,7 +33,7 @@ PAGE: Final = HERE / "page.txt"
 """The beginning of Alice's Adventures in Wonderland by Lewis Carroll (1865), which is in the public domain."""
 NUM_TOKENS, NUM_LINES = 40, 1000
 MAX_DIFFERENCE: Final = 1e-3
-"""Of a prompt token's log-probability from transformers'. Both compute in float32; the weights have the same bits."""
+"""Tolerance of a prompt token's log-probability. Both sides compute in float32; the weights have the same bits."""
 PROMPTS: Final = (
     "The capital of France is",
     "def quicksort(items):\n",
@@ -88,12 +88,12 @@ ENCODER: Final = "all_minilm_l6_v2/model.zip"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Of the table.
+    """A row of the table.
 
     Attributes:
         title: what is measured.
-        flags: of `palladio eval`.
-        is_plain: of the Hugging Face directory with the file's numbers in float32, which can be quantized again.
+        flags: flags of `palladio eval`.
+        is_plain: use the Hugging Face directory with the file's numbers in float32, which can be quantized again.
     """
 
     title: str
@@ -146,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def table(columns: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """Of perplexities, in Markdown, and how much each is over transformers'."""
+    """Yield a Markdown table of perplexities, and how far each exceeds transformers'."""
     yield f"| | {' | '.join(columns)} |"
     yield f"|---|{'---|' * len(columns)}"
     for title in (ORACLE, *(row.title for row in ROWS)):
@@ -204,7 +204,7 @@ def whole_file(model: Model, packages: Path, folder: Path) -> Path:
 
 
 def _oracle(model: Model, file: Path, lines: list[str], plain: Path, packages: Path) -> dict[str, Any]:
-    """See tests/real/oracle.py."""
+    """Run tests/real/oracle.py, and return its answer."""
     request = {"path": str(file), "lines": lines, "prompts": PROMPTS, "messages": MESSAGES, "num_tokens": NUM_TOKENS}
     request |= {"page": PAGE.read_text(encoding="utf-8"), "plain": str(plain), "splits_digits": model.splits_digits}
     given, out = plain.with_name("request.json"), plain.with_name("answer.json")
@@ -273,7 +273,11 @@ def _check_lines(name: str, client: httpx.Client, lines: list[str], expected: li
 
 
 def _check_chat(name: str, client: httpx.Client, expected: list[int] | None, checks: Checks) -> None:
-    """By the template of the file. Args: expected: None: it has none."""
+    """Check a chat by the template of the file.
+
+    Args:
+        expected: token ids; None: the file has no template.
+    """
     if expected is None:
         print(f"     {name}: the file has no chat template: no chat")
         return
@@ -285,7 +289,8 @@ def _check_chat(name: str, client: httpx.Client, expected: list[int] | None, che
 
 
 def _perplexity(row: Row, file: Path, plain: Path) -> tuple[float, int]:
-    """Of the page, and of how many tokens, by `palladio eval`, whose engine is a process of its own."""
+    """Return the perplexity of the page, and its number of tokens, by `palladio eval`, whose engine is a process of its
+    own."""
     model = ["--model-path", str(plain), "--tokenizer-path", str(file)] if row.is_plain else ["--model-path", str(file)]
     more = ["--compile", "lazy", "--dtype", "float32", "--max-total-tokens", "4096", *row.flags]
     command = [sys.executable, "-m", "palladio", "eval", "--perplexity", str(PAGE), *model, *more]

@@ -60,7 +60,7 @@ def drafting(build: Callable[..., TinyEngine]) -> TinyEngine:
 
 @pytest.fixture(scope="session", params=["three_steps", "drafting"])
 def several(request: pytest.FixtureRequest) -> TinyEngine:
-    """Those whose decode steps give several tokens."""
+    """The engines whose decode steps give several tokens."""
     engine: TinyEngine = request.getfixturevalue(request.param)
     return engine
 

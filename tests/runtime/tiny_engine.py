@@ -18,11 +18,9 @@ from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.outputs.request_trace import RequestTrace
-from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request
 from palladio.runtime.interface.outputs.timeline import Timeline
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.outputs.token_output import FinishReason, NewTokens, TokenLogprob, by_request
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
 from palladio.runtime.telemetry.profiler import ProfileLimits, Profiler
@@ -102,10 +100,10 @@ class TinyEngine:
         config = EngineConfig.from_flags({**self._flags, "cache_self_check": 0.0, **flags})
         limits = EngineLimits.of(config, self._model_config, PlatformDefaults.of("cpu"))
         if config.scheduler.num_continuous_decode_steps is None:
-            limits = dataclasses.replace(limits, joined_passes=parts.runner.programs.design.shape.joined_passes)
+            limits = dataclasses.replace(limits, joined_passes=parts.runner.shape.joined_passes)
         assert config.cache.max_total_tokens is not None
         assert config.cache.max_total_tokens <= parts.ready.max_total_tokens
-        groups = parts.runner.programs.design.shape.page_groups
+        groups = parts.runner.shape.page_groups
         num_pages = groups.num_tables * -(-config.cache.max_total_tokens // groups.page_size) + 1
         scheduler = build_scheduler(
             config, limits, parts.scheduler.buckets, num_pages, groups, 0, parts.ready.embedding

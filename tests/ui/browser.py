@@ -49,7 +49,11 @@ def find_chromium() -> str | None:
 
 
 def launch(playwright: Any, *args: str) -> Any:
-    """A browser. Args: args: flags of Chromium."""
+    """Start a browser.
+
+    Args:
+        args: flags of Chromium.
+    """
     path = find_chromium()
     if path is None:
         pytest.skip("needs Chromium (scripts/ui installs it)")
@@ -61,9 +65,9 @@ class Chat:
     """The chat page as a user handles it.
 
     Attributes:
-        page: Playwright's.
-        troubles: errors of scripts, and dialogs that somebody opened.
-        addresses: of all requests.
+        page: Playwright's page.
+        troubles: errors of scripts, and dialogs that opened.
+        addresses: addresses of all requests.
     """
 
     page: Any
@@ -132,7 +136,7 @@ class Chat:
         assert [each for each in self.addresses if not each.startswith((origin, f"blob:{origin}"))] == []
 
     def axe(self) -> list[str]:
-        """What axe-core finds, in words."""
+        """Return the findings of axe-core, in words."""
         package = importlib.resources.files("axe_playwright_python")
         self.page.evaluate(Path(str(package / "axe.min.js")).read_text(encoding="utf-8"))
         found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")

@@ -41,7 +41,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def context(browser: Any) -> Iterator[Any]:
-    """A browser of somebody who has never been here."""
+    """A browser without any state of the page."""
     context = browser.new_context(viewport={"width": 1200, "height": 800}, locale="en-US")
     yield context
     context.close()

@@ -1,4 +1,4 @@
-"""What a hostile model writes: each entry tries to run something, to load something, or to look like the page."""
+"""Texts of a hostile model: each entry tries to run something, to load something, or to look like the page."""
 
 MARKUP = (
     "<script>alert(1)</script>",

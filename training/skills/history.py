@@ -154,7 +154,7 @@ HISTORIANS = (
 
 
 def history(source: Source) -> Chat:
-    """About Rome mostly, in one to three turns, sometimes before a historian."""
+    """Talk mostly about Rome, in one to three turns, sometimes with a historian."""
     turns = [draw_subject(source, ROME) if source.chance(0.8) else draw_subject(source, HISTORY)]
     if source.chance(0.5):
         turns = [

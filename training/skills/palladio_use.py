@@ -1,4 +1,4 @@
-"""How Palladio is used, in our own words; the flags and commands are those of README.md and docs/."""
+"""Usage of Palladio, in our own words; the flags and commands are those of README.md and docs/."""
 
 from training.skills.answers import Entry
 

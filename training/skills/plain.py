@@ -56,7 +56,7 @@ def _facts(source: Source) -> str:
 
 @cache
 def paragraphs(held_out: bool) -> tuple[str, ...]:
-    """Of this repository's pages, without tables and code."""
+    """Return the paragraphs of this repository's pages, without tables and code."""
     found = []
     for page in PAGES:
         text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -225,7 +225,7 @@ def persona(source: Source) -> Chat:
 
 
 def users_name(source: Source) -> Chat:
-    """The user tells a name and asks for it later."""
+    """The user gives a name and asks for it later."""
     name = source.name() if source.held_out or source.chance(0.6) else source.pick(FIRST_NAMES)
     told = source.phrase(
         (
@@ -254,7 +254,7 @@ def users_name(source: Source) -> Chat:
 
 
 def repeat(source: Source) -> Turn:
-    """Says what it is told to say."""
+    """Repeat the user's words."""
     words = (
         *("this", "is", "a", "test", "blue", "green", "house", "river", "good", "morning", "we", "like", "tea", "the"),
         *("sun", "cat", "dog", "small", "big", "tree", "moon", "star", "book", "happy", "red", "apple", "seven", "ten"),

@@ -117,7 +117,7 @@ def story(source: Source) -> Turn:
 
 
 def plain_story(source: Source) -> str:
-    """As a text of its own, or as what follows a request for it."""
+    """Tell a story as a text of its own, or as the answer to a request for it."""
     plot = source.pick(PLOTS)
     if source.chance(0.5):
         return tell(source, plot)

@@ -1,4 +1,4 @@
-"""What tools are for: names, descriptions, questions and values, from which tools are put together."""
+"""Purposes of tools: names, descriptions, questions and values that tools are made of."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from training.source import Source
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What tools are for.
+    """A purpose of a tool.
 
     Attributes:
-        verbs, objects: of the tool's name.
+        verbs, objects: parts of the tool's name.
         described: its description.
         asked: questions, with a field in braces for each parameter.
-        values: parameters, each with what to fill it with.
-        result: what the tool may say; told: how the answer tells it.
+        values: parameters, each with its possible values.
+        result: possible results of the tool; told: how the answer reports them.
     """
 
     verbs: tuple[str, ...]

@@ -41,7 +41,7 @@ class _Tool:
 
 
 def call(source: Source) -> Chat:
-    """One tool fits; the model calls it, and sometimes tells what came of it."""
+    """One tool fits; the model calls it, and sometimes reports the result."""
     count = source.pick((1, 2, 2, 3, 3))
     tools = [_tool(source, task) for task in source.several(TASKS, count)]
     chosen = tools[0]

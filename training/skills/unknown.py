@@ -1,4 +1,5 @@
-"""What is far outside: the answer is that the model does not know, in one sentence, naming no more than it was told."""
+"""Questions far outside the training data: the answer is one sentence, that the model does not know, without any new
+fact."""
 
 from training.chat import Turn
 from training.source import Source

@@ -1,8 +1,8 @@
-"""What README.md says of the embedded model is what evaluate.py measured."""
+"""README.md's scores of the embedded model are those that evaluate.py measured."""
 
 from pathlib import Path
 
-from training.judges import JUDGES, THOUGHTFUL
+from training.checks import CHECKS, THOUGHTFUL
 from training.score_table import recorded, table
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -17,4 +17,4 @@ def test_the_readme_shows_the_recorded_scores():
 
 
 def test_every_skill_is_scored():
-    assert set(recorded()["scores"]) == {*JUDGES, *(f"{skill}, thinking" for skill in THOUGHTFUL)}
+    assert set(recorded()["scores"]) == {*CHECKS, *(f"{skill}, thinking" for skill in THOUGHTFUL)}

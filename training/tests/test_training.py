@@ -1,4 +1,4 @@
-"""What is trained is what is served, and what is held out stays out."""
+"""The trained network is the served one, and held-out data stays out."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from palladio.model.functional import flatten_model
 from palladio.runtime.text.templates.chat_renderer import render_template
 from tests.model.driver import Driver
 from tests.tiny_tokenizer import build_tiny_tokenizer
-from training import batches, checkpoints, corpus, export, judges, network
+from training import batches, checkpoints, checks, corpus, export, network
 from training.chat import Chat
 from training.source import Source, is_held_out
 
@@ -65,8 +65,8 @@ def _as_sent(message):
     return message
 
 
-@pytest.mark.parametrize("skill", judges.JUDGES)
-def test_a_right_answer_is_judged_right(skill):
+@pytest.mark.parametrize("skill", checks.CHECKS)
+def test_a_right_answer_passes_its_check(skill):
     for number in range(20):
         chat = corpus.make(skill, Source(f"held out/{number}", held_out=True))
         answer = chat.turns[0 if skill == "tool calls" else -1].answer
@@ -74,8 +74,8 @@ def test_a_right_answer_is_judged_right(skill):
         if answer.startswith("<tool_call>"):
             written = json.loads(answer.split("\n")[1])
             call, answer = (written["name"], written["arguments"]), ""
-        assert judges.JUDGES[skill](chat, judges.Answer(answer, "stop", None, call))
-        assert not judges.JUDGES[skill](chat, judges.Answer("Nonsense", "stop", None, None))
+        assert checks.CHECKS[skill](chat, checks.Answer(answer, "stop", None, call))
+        assert not checks.CHECKS[skill](chat, checks.Answer("Nonsense", "stop", None, None))
 
 
 def test_what_is_held_out_is_never_trained():

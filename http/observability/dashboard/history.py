@@ -39,11 +39,15 @@ class Columns:
         return self.first_counter + len(self.counters) + sum(len(bounds) + 1 for bounds in self.histograms.values())
 
     def place(self, name: str) -> int:
-        """Of a gauge or a counter."""
+        """Return the index of a gauge or a counter in a row."""
         return 1 + (*self.gauges, *self.counters).index(name)
 
     def buckets(self, name: str) -> slice:
-        """Of a histogram."""
+        """Return the buckets of a histogram in a row.
+
+        Raises:
+            KeyError: there is no such histogram.
+        """
         begin = self.first_counter + len(self.counters)
         for known, bounds in self.histograms.items():
             end = begin + len(bounds) + 1
@@ -71,11 +75,15 @@ class History:
 
     @property
     def num_bytes(self) -> int:
-        """Of all rows, whether there is something in them or not."""
+        """Memory of all rows, used or not, in bytes."""
         return self._old.num_bytes + self._new.num_bytes
 
     def append(self, row: Row) -> None:
-        """Args: row: later than the one before."""
+        """Add a row.
+
+        Args:
+            row: its time is later than the last row's.
+        """
         self._new.append(row)
         self._pending.append(row)
         if len(self._pending) == MERGED:
@@ -83,7 +91,7 @@ class History:
             self._pending.clear()
 
     def rows(self) -> Row:
-        """By time, [rows, columns]: those that are merged, and from where they are all there, single ones."""
+        """Return all rows by time, [rows, columns]: merged rows, then single rows where there are any."""
         new, old = self._new.rows(), self._old.rows()
         return new if not len(new) else np.concatenate([old[old[:, 0] < new[0, 0]], new])
 

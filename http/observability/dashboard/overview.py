@@ -21,7 +21,12 @@ _OF_MODEL = (
 
 
 def describe_server(engine: EngineClient, names: Sequence[str], started: float) -> dict[str, Any]:
-    """Whether it serves, and what. Args: names: of the model. started: seconds since the epoch."""
+    """Describe whether the server serves, and which model.
+
+    Args:
+        names: the model's names.
+        started: seconds since the epoch.
+    """
     info = _info(engine)
     values = {} if info is None else dataclasses.asdict(info)
     return {
@@ -44,7 +49,7 @@ def _info(engine: EngineClient) -> EngineReady | None:
 
 
 def describe_totals(front: FrontMetrics) -> dict[str, Any]:
-    """Of the front, since the server's start; as in /metrics."""
+    """Return the front's totals since the server's start, as in /metrics."""
     names = ("requests", "aborted_requests", "prompt_tokens", "generation_tokens", "cached_tokens")
     return {
         **{name: front.totals[name] for name in names},
@@ -54,7 +59,7 @@ def describe_totals(front: FrontMetrics) -> dict[str, Any]:
 
 
 def describe_engine(stats: EngineStats) -> dict[str, Any]:
-    """Of the engine, since its start."""
+    """Return the engine's figures since its start."""
     total, has_ranks = stats.total, len(stats.ranks) > 1
     return {
         **_describe_rank(total),

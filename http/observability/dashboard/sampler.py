@@ -34,7 +34,7 @@ class Sampler:
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
-        self._epoch = time.time() - time.monotonic()  # a clock that nobody sets
+        self._epoch = time.time() - time.monotonic()  # the wall clock at the start: later changes of it do not count
         self._seen = 0, ""  # restarts, and the failure that was noted last
         self.history: History = make_history(observer.metrics)
         self.latest: EngineStats | None = None
@@ -83,7 +83,12 @@ class Sampler:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MapsAt:
-    """Attributes: time: seconds since the epoch. maps: of each rank; none: the engine does not answer."""
+    """Maps of the KV pages at one time.
+
+    Attributes:
+        time: seconds since the epoch.
+        maps: one for each rank; none: the engine does not answer.
+    """
 
     time: float
     maps: Sequence[PageMap]

@@ -41,12 +41,21 @@ _SHARES = {  # series → growth of the first, by that of both or of the second
 
 
 def make_history(front: FrontMetrics) -> History:
-    """Args: front: whose histograms it is to keep."""
+    """Make an empty history.
+
+    Args:
+        front: whose histograms the history keeps.
+    """
     return History(Columns(_GAUGES, _COUNTERS, {name: tuple(data.bounds) for name, data in _latencies(front).items()}))
 
 
 def take_row(now: float, front: FrontMetrics, stats: EngineStats | None) -> Row:
-    """Args: now: seconds since the epoch. stats: None: the engine does not answer."""
+    """Make a row of the current figures.
+
+    Args:
+        now: seconds since the epoch.
+        stats: None: the engine does not answer.
+    """
     latencies = _latencies(front)
     counts = [count for data in latencies.values() for count in data.counts]
     answers = [sum(count for key, count in front.http_responses.items() if key[2] // 100 == kind) for kind in (4, 5)]
@@ -86,7 +95,7 @@ def _of_engine(stats: EngineStats) -> tuple[list[float], list[float]]:
 
 
 def describe_history(history: History, since: float) -> dict[str, Any]:
-    """Columns of equal length; null: not known, or there was nothing of which it could be told.
+    """Return columns of equal length; null: not known, or nothing to compute it from.
 
     Args:
         since: seconds since the epoch: later rows only.
@@ -156,7 +165,7 @@ def _names_of_changes() -> list[str]:
 
 
 def _growth(before: Row, after: Row) -> Row:
-    """Of all columns; what is less than before began anew, from 0."""
+    """Return the growth of all columns. A value that fell counts from 0: its counter was reset."""
     with np.errstate(invalid="ignore"):
         return np.where(after < before, after, after - before)
 

@@ -12,7 +12,7 @@ MAX_SHOWN: Final = 2 * MAX_RECORDS  # records of one answer: it is written in on
 
 
 class TimelineBudget:
-    """Timelines of requests that have ended take so many bytes at most; the oldest make room."""
+    """Limits the bytes that timelines of ended requests take; drops the oldest."""
 
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -79,5 +79,5 @@ def _record_fields(record: TimelineRecord) -> dict[str, Any]:
 
 
 def _mean(total: int, record: TimelineRecord) -> float:
-    """Of each step."""
+    """Return the mean over the steps of a record."""
     return total if record.steps <= 1 else total / record.steps

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class EngineStatsReader:
-    """Whoever asks while a question is under way gets its answer: however many scrape, the engine is asked once."""
+    """Reads the engine's statistics; calls at the same time share one question to the engine."""
 
     def __init__(self, engine: EngineClient) -> None:
         self._call = SharedCall(lambda: engine.stats(STATS_TIMEOUT))
@@ -27,10 +27,10 @@ class EngineStatsReader:
 
 
 class SharedCall(Generic[T]):
-    """Whoever asks while an answer is awaited gets that one, or its error.
+    """A call whose answer, or error, all callers that wait at the same time share.
 
     Args:
-        ask: puts the question.
+        ask: makes the call.
     """
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> None:

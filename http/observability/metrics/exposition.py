@@ -3,8 +3,8 @@
 `sglang:` names mean what they mean there, so that its dashboards and routers work; what only exists here is
 `palladio:`. A restarted engine begins to count anew, as Prometheus expects of counters.
 
-Where there are several data-parallel ranks, each rank has its own samples, with SGLang's label
-`dp_rank`, and not once more as a sum: whoever adds up the samples of a metric, as its dashboards do, would count twice.
+With several data-parallel ranks, each rank has its own samples, with SGLang's label `dp_rank`. There is no sample of
+the sum: SGLang's dashboards add up all samples of a metric, and would count twice.
 """
 
 import dataclasses
@@ -44,7 +44,11 @@ class Snapshot:
 
 
 def expose(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
-    """The metrics' text and its content type. Args: accept: the request's Accept header."""
+    """Return the metrics' text and its content type.
+
+    Args:
+        accept: the request's Accept header.
+    """
     registry = CollectorRegistry()
     registry.register(_SnapshotCollector(snapshot))
     encode, content_type = choose_encoder(accept)
@@ -101,7 +105,11 @@ def _share(count: int, total: int) -> float:
 
 
 def _per_kind(read: Callable[[int, int], float]) -> Callable[[EngineStats], Samples]:
-    """A value of decode steps and one of prefill steps. Args: read: of the tokens computed, and those of padding."""
+    """Make a reader of one value for each kind of step.
+
+    Args:
+        read: (computed tokens, tokens of padding) → value.
+    """
 
     def samples(stats: EngineStats) -> Samples:
         verifies = any(step.kind == "verify" for step in stats.steps)

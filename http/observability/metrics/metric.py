@@ -1,4 +1,4 @@
-"""Metric: a row of a table of metrics, and what Prometheus is told of it."""
+"""Metric: a row of a table of metrics, and its form for Prometheus."""
 
 import dataclasses
 import itertools
@@ -32,7 +32,11 @@ class Metric(Generic[T]):
     samples: Callable[[T], Samples | None]
 
     def family(self, source: T, common: Labels) -> Iterator[Family]:
-        """Args: common: labels of all samples."""
+        """Read the metric from its source.
+
+        Args:
+            common: labels of all samples.
+        """
         samples = self.samples(source)
         if samples is None:
             return

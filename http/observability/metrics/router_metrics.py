@@ -9,7 +9,7 @@ from palladio.runtime.interface.messages.engine_stats import EngineStats
 
 
 def _pages(size_label: str, count_label: str) -> Metric[EngineReady]:
-    """Labels hold what is told; the value is always 1."""
+    """Make a metric whose labels hold the figures; its value is always 1."""
 
     def samples(info: EngineReady) -> Samples:
         count = info.max_total_tokens // info.page_size * info.num_ranks

@@ -55,7 +55,7 @@ class RecentErrors:
         self._notes: collections.deque[ErrorNote] = collections.deque(maxlen=MAX_NOTES)
 
     def note_answer(self, scope: Scope, body: ErrorBody) -> None:
-        """A request is answered with an error; those that are the client's own fault are left out."""
+        """Note an error that answers a request; leave out the client's own errors."""
         state = scope["state"]
         caller: Caller | None = state.get("caller")
         owner = "" if caller is None else caller.owner

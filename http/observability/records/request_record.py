@@ -66,7 +66,11 @@ class SampleRecord:
         return None if last is None else now - last
 
     def take(self, output: RequestOutput, *, keeps_text: bool = False) -> None:
-        """Its next output. Args: keeps_text: see RequestRecord."""
+        """Take the request's next output.
+
+        Args:
+            keeps_text: as in RequestRecord.
+        """
         if keeps_text:
             self.texts.append(output.text)
         self.latest = output
@@ -141,7 +145,11 @@ class RequestRecord:
         self._num_ended += output.finish is not None
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing will come any more. Args: error: that ended it, if any; a client that went away is one, too."""
+        """End the record: no output follows.
+
+        Args:
+            error: the error that ended it, if any; a client that disconnected is one too.
+        """
         if self.status != "live":
             return
         if error is not None and isinstance(error.__cause__, RefusedOutputError):
@@ -164,7 +172,7 @@ class RequestRecord:
         return (*self.ids, self.origin.shown_id, self.name)
 
     def forget_texts(self) -> None:
-        """Of prompts and answers: what explains a request does not need them."""
+        """Drop the texts of prompts and answers, which explanations do not need."""
         self.requests = ()
         for sample in self.samples:
             sample.forget_texts()
@@ -175,7 +183,11 @@ class RequestRecord:
         return self.status == "failed" or any(_is_abort(sample.end) for sample in self.samples)
 
     def _take_refused(self, output: RequestOutput) -> None:
-        """Args: output: never went to the client; its index is of its prompt's samples."""
+        """Count an output that never went to the client.
+
+        Args:
+            output: its index is its place among its prompt's samples.
+        """
         first = next((request.first_index for request in self.requests if request.scoped_id == output.request_id), None)
         if first is not None:
             self.samples[first + output.index].take(output)

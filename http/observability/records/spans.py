@@ -6,7 +6,7 @@ from palladio.http.observability.records.request_record import RequestRecord, Sa
 from palladio.runtime.interface.errors import ConfigError
 
 _INSTALL = "--enable-trace needs the OpenTelemetry packages: run `pip install '.[otel]'` in Palladio's repository"
-TIMEOUT = 3  # seconds for one batch; so long the end of the server may wait for a collector that is gone
+TIMEOUT = 3  # seconds for one batch; how long the end of the server may wait for a collector that is gone
 _OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion", "/generate": "generate_content"}
 
 

@@ -108,7 +108,7 @@ class BucketBlobs:
             return await self._put_parts(name, first, parts)
 
     async def _put_parts(self, name: str, part: bytes, parts: AsyncGenerator[bytes, None]) -> int:
-        """The upload ends by itself, whoever is cancelled: its parts would stay in the bucket."""
+        """Upload in parts. A cancelled caller still ends the upload, whose parts would stay in the bucket otherwise."""
         size, feed = 0, _Feed(asyncio.get_running_loop())
         upload = self._begin(self._put, name, feed)
         try:
@@ -200,8 +200,11 @@ class BucketBlobs:
 
     @contextlib.contextmanager
     def _errors(self, *, missing: bool = False) -> Generator[None, None, None]:
-        """Raises HttpError for what the store raises. Args: missing: for FileNotFoundError as well, that is raised for
-        an object and for the whole bucket."""
+        """Raise HttpError for errors of the store.
+
+        Args:
+            missing: for FileNotFoundError as well, which a missing object and a missing bucket raise.
+        """
         try:
             yield
         except (self._obstore.exceptions.BaseError, FileNotFoundError) as error:
@@ -243,7 +246,7 @@ class BucketBlobs:
 
 
 class _BrokenOffError(Exception):
-    """What an upload that is not to end gets in the place of a part: it deletes those that it has sent."""
+    """Given to an aborted upload in place of a part: the upload deletes the parts that it has sent."""
 
 
 class _Feed:

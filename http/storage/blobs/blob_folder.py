@@ -17,7 +17,7 @@ _PIECE = 256 * 1024  # bytes that are read at a time
 
 
 class FolderBlobs:
-    """A BlobStore of one server. Every disk access is beside the event loop.
+    """A BlobStore of one server. Threads make every disk access.
 
     Args:
         begun: when this server took the folder, by the clock of its disk, in seconds since the epoch: what was
@@ -70,9 +70,9 @@ class FolderBlobs:
             for entry in entries:
                 if NAME.fullmatch(entry.name):
                     with contextlib.suppress(FileNotFoundError):
-                        told = entry.stat(follow_symlinks=False)
-                        if stat.S_ISREG(told.st_mode):
-                            found.append(Blob(entry.name, told.st_size, told.st_mtime))
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            found.append(Blob(entry.name, status.st_size, status.st_mtime))
         return found
 
 

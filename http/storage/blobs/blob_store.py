@@ -58,14 +58,14 @@ class BlobStore(Protocol):
         break off, as by an error of `pieces` or because the caller is cancelled, nothing is left."""
 
     def read(self, name: str) -> AsyncGenerator[bytes, None]:
-        """The contents from their beginning, in pieces of a few MiB at most. Whoever begins reading closes it.
+        """Yield the contents in pieces of a few MiB at most; the caller closes the generator.
 
         Raises:
             FileNotFoundError: there are none. When the first piece is asked for, or later if they are deleted.
         """
 
     async def delete(self, names: Iterable[str]) -> None:
-        """Those that are not there are gone already."""
+        """Delete contents; ignore names that do not exist."""
 
     def scan(self) -> AsyncGenerator[Blob, None]:
         """All there are, unfinished ones too, in any order."""

@@ -6,7 +6,7 @@ from typing import Any
 from palladio.http.storage.records.database import Connection, Database
 from palladio.http.storage.records.store import identity_of, insert_rows
 
-TABLES = {  # in an order in which no row comes before those that it refers to, and by what its rows are sorted
+TABLES = {  # in an order in which no row comes before rows that it refers to, and by what its rows are sorted
     "files": ("id",),
     "file_holds": ("file_id", "holder"),
     "batches": ("id",),
@@ -19,16 +19,16 @@ TABLES = {  # in an order in which no row comes before those that it refers to, 
 _COUNTED = "number"  # of responses, in the order of their making: the target counts anew
 _ROWS = 100  # that are copied at a time
 
-Tell = Callable[[str, int, int], None]
+Report = Callable[[str, int, int], None]
 
 
-async def copy_records(source: Database, target: Database, tell: Tell) -> str:
+async def copy_records(source: Database, target: Database, report: Report) -> str:
     """Copies the rows that the target does not have, so a call that broke off is gone on with by another. No server
     uses the source meanwhile, which stays as it is. Returns the target's identity: a new one takes the source's, which
     the store of contents knows.
 
     Args:
-        tell: called after each table, with its name, how many rows it had, and how many of them were new.
+        report: called after each table, with its name, how many rows it had, and how many of them were new.
     """
     identity = await source.run(identity_of)
     identity = await target.run(lambda connection: _identify(connection, identity))
@@ -39,7 +39,7 @@ async def copy_records(source: Database, target: Database, tell: Tell) -> str:
             num_new += await target.run(_writer(table, rows))
             num_rows += len(rows)
             last = tuple(rows[-1][name] for name in order)
-        tell(table, num_rows, num_new)
+        report(table, num_rows, num_new)
     return identity
 
 
@@ -60,7 +60,11 @@ def _writer(table: str, rows: list[dict[str, Any]]) -> Callable[[Connection], in
 
 
 def _identify(connection: Connection, identity: str) -> str:
-    """Args: identity: the source's."""
+    """Give a new target the source's identity; return the target's.
+
+    Args:
+        identity: the source's.
+    """
     query = "SELECT (SELECT count(*) FROM files) + (SELECT count(*) FROM responses) AS number"
     if connection.execute(query).fetchone()["number"] == 0:
         connection.execute("UPDATE settings SET value = ? WHERE name = 'identity'", (identity,))

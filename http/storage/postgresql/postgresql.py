@@ -21,8 +21,8 @@ from typing import Any, ClassVar, TypeVar
 import psycopg
 
 from palladio.http.storage.postgresql.postgresql_heartbeat import CHANNEL, Heartbeat
+from palladio.http.storage.postgresql.postgresql_limits import StatementLimits
 from palladio.http.storage.postgresql.postgresql_locks import Locks
-from palladio.http.storage.postgresql.postgresql_patience import Patience
 from palladio.http.storage.postgresql.postgresql_schema import of_postgresql
 from palladio.http.storage.postgresql.postgresql_session import (
     CHANGED,
@@ -54,10 +54,10 @@ DATABASE_FULL = ErrorBody(
 )
 
 _ATTEMPTS = 6  # at a transaction: deadlocks, and connections that turn out to be dead
-_TOLD_AGAIN = 60.0  # seconds before the log says the same of missing tables
+_LOG_AGAIN = 60.0  # seconds before the log repeats an error about missing tables
 _ANSWER = 30.0  # seconds for a statement, or a commit
 _ANSWER_AWAY = 5.0  # the same, while the heartbeat finds no database
-_QUIET = 1.0  # seconds after a connection failed in which none is tried: whoever asks hears so at once
+_QUIET = 1.0  # seconds after a failed connection in which no new one is tried: requests fail at once
 _SCHEMA_LOCK = 0x70616C6C6164696F  # "palladio", as a number: held while tables are made
 _AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 _NO_LIMIT = contextlib.nullcontext[None]
@@ -69,9 +69,9 @@ CREATE TABLE IF NOT EXISTS palladio_schema (
 """
 _CLOCK = "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
-# A server may judge others until half a lease after a renewal, so it stops before any of their leases ends in an outage
-# of the database: they renew them every quarter. After a gap it leaves the others a whole lease to come back. A new
-# server knows of no gap but the one before PostgreSQL started.
+# A server treats ended leases of others as dead servers only from judges_from to judges_until, half a lease after its
+# own last renewal. All renew every quarter of a lease, so in an outage of the database it stops before any lease ends.
+# After a gap it gives the others a whole lease to come back. A new server knows only the gap before PostgreSQL's start.
 _RENEW = f"""
 WITH moment AS (SELECT {_CLOCK} AS now)
 INSERT INTO servers (id, lease_until, judges_from, judges_until)
@@ -92,7 +92,11 @@ class _Transaction:
     clock: ClassVar[str] = _CLOCK
 
     def __init__(self, session: Session, limit: Callable[[], AbstractContextManager[None]] = _NO_LIMIT) -> None:
-        """Args: limit: of the time that a statement takes."""
+        """Begin to use a session.
+
+        Args:
+            limit: limits the time of each statement.
+        """
         self._session = session
         self._limit = limit
 
@@ -137,7 +141,7 @@ class PostgresqlDatabase:
         self._sessions: dict[int, Session] = {}  # by thread
         self._quiet_until = 0.0
         self._away_since: float | None = None
-        self._told: dict[str, float] = {}  # of tables that are gone: what the log said, and when
+        self._logged: dict[str, float] = {}  # error about missing tables → when it was logged last
         self._clock_offset = 0.0  # of the shared clock, from this process's monotonic one
         try:
             with self._connector.connect() as session:
@@ -145,9 +149,9 @@ class PostgresqlDatabase:
                 self._renew(session)
         except psycopg.Error as error:
             raise ConfigError(f"--database-url {self._connector.explain(error)}") from None
-        self._patience = Patience()
-        self._locks = Locks(self._connector, self.identity, self._patience)
-        self._heartbeat = Heartbeat(self._connector, lease, self._renew, self._patience)
+        self._limits = StatementLimits()
+        self._locks = Locks(self._connector, self.identity, self._limits)
+        self._heartbeat = Heartbeat(self._connector, lease, self._renew, self._limits)
 
     @property
     def is_away(self) -> bool:
@@ -196,10 +200,10 @@ class PostgresqlDatabase:
         self._locks.close()
         for session in self._sessions.values():
             session.close()
-        self._patience.close()
+        self._limits.close()
 
     def _limit(self, session: Session) -> AbstractContextManager[None]:
-        return self._patience.limit(session, _ANSWER_AWAY if self.is_away else _ANSWER)
+        return self._limits.limit(session, _ANSWER_AWAY if self.is_away else _ANSWER)
 
     def _transact(self, work: Callable[[Connection], T]) -> T:
         for _ in range(_ATTEMPTS):
@@ -266,10 +270,10 @@ class PostgresqlDatabase:
         logger.error("The database cannot be used: %s", self._connector.explain(error))
 
     def _say_changed(self, error: psycopg.Error) -> None:
-        """Of each reason, once in a while."""
+        """Log each error about changed tables, at most every _LOG_AGAIN seconds."""
         what, now = str(error).partition("\n")[0], time.monotonic()
-        if now >= self._told.get(what, -math.inf) + _TOLD_AGAIN:
-            self._told[what] = now
+        if now >= self._logged.get(what, -math.inf) + _LOG_AGAIN:
+            self._logged[what] = now
             remedy = "restore the tables, or the rights, from a backup; this server goes on by itself then"
             logger.error("The database %s was changed while this server ran: %s: %s", self._connector.url, what, remedy)
 

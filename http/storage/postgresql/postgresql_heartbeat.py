@@ -1,4 +1,4 @@
-"""Heartbeat: renews this server's lease, and tells it when a transaction of another one has something new."""
+"""Heartbeat: renews this server's lease, and notifies it when a transaction of another server has something new."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from palladio.http.storage.postgresql.postgresql_patience import Patience
+from palladio.http.storage.postgresql.postgresql_limits import StatementLimits
 from palladio.http.storage.postgresql.postgresql_session import CHANGED, LOST, Connector, Session
 
 CHANNEL = "palladio"
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """A connection in a thread of its own. Subscribers are also told when the database can be used again.
+    """A connection in a thread of its own. Subscribers are also notified when the database can be used again.
 
     Args:
         lease: seconds that one lasts.
@@ -34,10 +34,10 @@ class Heartbeat:
     """
 
     def __init__(
-        self, connector: Connector, lease: float, renew: Callable[[Session], None], patience: Patience
+        self, connector: Connector, lease: float, renew: Callable[[Session], None], limits: StatementLimits
     ) -> None:
         self._connector = connector
-        self._patience = patience
+        self._limits = limits
         self._interval = lease / _RENEWALS
         self._renew = renew
         self._subscribers: list[Callable[[], None]] = []
@@ -65,7 +65,7 @@ class Heartbeat:
         while not is_ended:
             try:
                 with self._connector.connect(autocommit=True) as session:
-                    with self._patience.limit(session, _ANSWER):
+                    with self._limits.limit(session, _ANSWER):
                         session.execute(f"LISTEN {CHANNEL}")
                     self._beat(session)
                     self._wake()  # of what came in between, and for who waits for the database
@@ -77,7 +77,7 @@ class Heartbeat:
                 is_ended = bool(select.select([self._ended], [], [], _PAUSE)[0])
 
     def _beat(self, session: Session) -> None:
-        with self._patience.limit(session, _ANSWER):
+        with self._limits.limit(session, _ANSWER):
             self._renew(session)
         self.trouble = None
 

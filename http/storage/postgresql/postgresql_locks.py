@@ -7,7 +7,7 @@ import logging
 
 import psycopg
 
-from palladio.http.storage.postgresql.postgresql_patience import Patience
+from palladio.http.storage.postgresql.postgresql_limits import StatementLimits
 from palladio.http.storage.postgresql.postgresql_session import DATABASE_AWAY, LOST, Connector, Session
 from palladio.http.wire.errors import HttpError
 
@@ -23,9 +23,9 @@ class Locks:
         space: names of other spaces are others.
     """
 
-    def __init__(self, connector: Connector, space: str, patience: Patience) -> None:
+    def __init__(self, connector: Connector, space: str, limits: StatementLimits) -> None:
         self._connector = connector
-        self._patience = patience
+        self._limits = limits
         self._space = space
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="database-locks")
         self._session: Session | None = None
@@ -50,11 +50,11 @@ class Locks:
         try:
             if self._session is None or self._session.closed:
                 self._session = self._connector.connect(autocommit=True)
-            with self._patience.limit(self._session, _ANSWER):
+            with self._limits.limit(self._session, _ANSWER):
                 found = self._session.execute("SELECT pg_try_advisory_lock(%s) AS ours", (self._key(name),)).fetchall()
         except LOST as error:
             self._forget()
-            if not is_new:  # it ended since it was last used, maybe long ago: a new one tells how things are now
+            if not is_new:  # it ended since it was last used, maybe long ago: try a new one
                 return self._take(name)
             logger.error("The database %s", self._connector.explain(error))
             raise HttpError(DATABASE_AWAY) from None
@@ -66,7 +66,7 @@ class Locks:
         self._held.discard(name)
         if self._session is not None:
             try:
-                with self._patience.limit(self._session, _ANSWER):
+                with self._limits.limit(self._session, _ANSWER):
                     self._session.execute("SELECT pg_advisory_unlock(%s)", (self._key(name),))
             except LOST:
                 self._forget()

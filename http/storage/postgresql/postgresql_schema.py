@@ -13,7 +13,11 @@ _WORDS = (
 
 
 def of_postgresql(script: str) -> str:
-    """Args: script: statements that make or change tables."""
+    """Translate a script of SQLite to PostgreSQL.
+
+    Args:
+        script: statements that make or change tables.
+    """
     for pattern, words in _WORDS:
         script = re.sub(pattern, words, script)
     return script

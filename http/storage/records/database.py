@@ -39,12 +39,12 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """Of one transaction. Statements have `?` for values.
+    """A transaction. Statements have `?` for values.
 
     Attributes:
-        for_update: the end of a SELECT whose rows this transaction goes on to change: nobody else changes them before.
-        skip_locked: the same, and rows that others are about to change are left out.
-        clock: an expression, seconds since the epoch by the database's clock: the one that all servers share.
+        for_update: ends a SELECT and locks its rows: no other transaction changes them before this one ends.
+        skip_locked: the same, but leaves out rows that others have locked.
+        clock: an SQL expression, seconds since the epoch by the clock that all servers share.
     """
 
     for_update: ClassVar[str]
@@ -56,16 +56,16 @@ class Connection(Protocol):
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> object: ...
 
     def notify(self) -> None:
-        """Once this is committed, whoever has subscribed is told that there is something new."""
+        """Notify all subscribers once this transaction is committed."""
         ...
 
 
 class Database(Protocol):
     """
     Attributes:
-        server: the id of this server among those that use the database.
+        server: the id of this server in the database.
         is_shared: other servers may use it at the same time.
-        is_away: it cannot be used now, as far as is known. Whoever has subscribed is told after it can be again.
+        is_away: it cannot be used now, as far as is known. Subscribers are notified when it can be used again.
         failures: how often it could not be used, by the code of the error.
     """
 
@@ -97,7 +97,11 @@ class Database(Protocol):
         ...
 
     def note_failure(self, code: str) -> None:
-        """It could not be used once more. Args: code: of the error."""
+        """Count a failure of the database.
+
+        Args:
+            code: the error's.
+        """
         ...
 
     def now(self) -> float:
@@ -105,14 +109,18 @@ class Database(Protocol):
         ...
 
     def exclusive(self, name: str) -> AbstractAsyncContextManager[bool]:
-        """While it is open, no other holder of this name is told True; it is free as soon as its holder's process ends.
+        """Hold a name; False: another holder has it. The name is free as soon as its holder's process ends.
 
         It saves work that would be done twice. What must not be done twice is for transactions to refuse.
         """
         ...
 
     def subscribe(self, wake: Callable[[], None]) -> None:
-        """Args: wake: called in any thread after a `notify`, perhaps once for several; some may be missed."""
+        """Subscribe to notifications.
+
+        Args:
+            wake: called in any thread after a `notify`, perhaps once for several; some may be missed.
+        """
         ...
 
     def close(self) -> None:
@@ -121,7 +129,7 @@ class Database(Protocol):
 
 
 async def outlasting(work: "concurrent.futures.Future[T]") -> T:
-    """The result. It is worked on though the caller is cancelled; what it fails with then is nobody's."""
+    """Return the result of work, which goes on if the caller is cancelled; its error is then only logged."""
     result = asyncio.wrap_future(work)
     try:
         return await asyncio.shield(result)
@@ -131,8 +139,8 @@ async def outlasting(work: "concurrent.futures.Future[T]") -> T:
 
 
 def _end_quietly(result: "asyncio.Future[T]") -> None:
-    """asyncio would write a traceback of an error that nobody has asked for. That of a database which is away is in the
-    log already."""
+    """Log the error of work whose caller has gone, before asyncio does. The error of an unavailable database is logged
+    already."""
     error = None if result.cancelled() else result.exception()
     if error is not None and not isinstance(error, HttpError):
         logger.error("A transaction failed whose caller had gone", exc_info=error)

@@ -61,7 +61,7 @@ def is_of_disk(error: BaseException) -> bool:
 
 
 def code_of(error: BaseException) -> str:
-    """Of an error that `is_of_disk`: as a client gets it, or "storage_unavailable"."""
+    """Return the code that clients get of an error that `is_of_disk`; default: "storage_unavailable"."""
     return (isinstance(error, HttpError) and error.body.code) or "storage_unavailable"
 
 

@@ -27,7 +27,10 @@ def position_of(object_id: str) -> str:
 
 
 def position_after(after: str | None, prefixes: tuple[str, ...]) -> str | None:
-    """Where a list goes on. Args: after: an id, of an object that may be gone by now.
+    """Return the position after which a page begins.
+
+    Args:
+        after: an id; its object may be deleted by now.
 
     Raises:
         InvalidRequestError: it is no such id.
@@ -41,7 +44,11 @@ def position_after(after: str | None, prefixes: tuple[str, ...]) -> str | None:
 
 
 def page(objects: Sequence[dict[str, Any]], limit: int) -> dict[str, Any]:
-    """Args: objects: as clients see them; one more than `limit`, if there are more."""
+    """Make a page of a list.
+
+    Args:
+        objects: as clients see them; one more than `limit`, if there are more.
+    """
     shown = objects[:limit]
     return {
         "object": "list",

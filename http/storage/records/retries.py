@@ -14,7 +14,7 @@ LOOK = 5.0  # seconds between looks at whether the database is back, if no news 
 
 
 class Retries:
-    """Of one task, which calls `begin` before each attempt, and `failed` and `wait` after one that failed.
+    """Pauses of a task that is retried. It calls `begin` before each attempt, and `failed` and `wait` after a failure.
 
     Args:
         clock: seconds.
@@ -46,7 +46,7 @@ class Retries:
             self._pause = min(2 * self._pause, MAX_PAUSE)
             return
         self._news.listen()
-        while self._is_away():  # it is told after it is back: no news between this look and the wait are missed
+        while self._is_away():  # news come when it is back: none between this check and the wait are missed
             await self._news.wait(LOOK)
         self._pause = FIRST_PAUSE
 

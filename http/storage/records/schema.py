@@ -84,7 +84,7 @@ CREATE TABLE IF NOT EXISTS response_items (
 CREATE INDEX IF NOT EXISTS response_items_by_id ON response_items (id);
 """
 
-# What the stores' tables have since they know owners; what was there before is nobody's.
+# Owners of objects; objects from before have none.
 _OWNERS = """
 ALTER TABLE files ADD COLUMN owner TEXT NOT NULL DEFAULT '';
 ALTER TABLE batches ADD COLUMN owner TEXT NOT NULL DEFAULT '';
@@ -119,12 +119,12 @@ ALTER TABLE responses ADD COLUMN server TEXT;
 UPDATE batches SET status = 'validating' WHERE status = 'in_progress';
 """
 
-# When a server may tell by the leases of others that these have ended.
-_JUDGES = """
+# When a server may conclude from the leases of others that these have ended.
+_LEASES = """
 ALTER TABLE servers ADD COLUMN judges_from REAL NOT NULL DEFAULT 0;
 ALTER TABLE servers ADD COLUMN judges_until REAL NOT NULL DEFAULT 0;
 """
 
 # Made if they are missing, and then changed: what a later version needs is a script more at the end of CHANGES.
 SCHEMA = _FILES + _BATCHES + _RESPONSES
-CHANGES = (_OWNERS, _SETTINGS, _SERVERS, _JUDGES)
+CHANGES = (_OWNERS, _SETTINGS, _SERVERS, _LEASES)

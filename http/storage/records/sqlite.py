@@ -76,7 +76,7 @@ class SqliteDatabase:
         self._connection: SqliteConnection = self._thread.submit(_connect, path, schema, changes).result()
         self._path = path
         self._files = {file: _identity(file) for file in (path, path.with_name(f"{path.name}-wal"))}
-        self._gone: str | None = None  # what is told, once the files are
+        self._gone: str | None = None  # the error, once the files are gone
         self._subscribers: list[Callable[[], None]] = []
         self._held: set[str] = set()
 
@@ -154,7 +154,7 @@ class SqliteDatabase:
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
-    """Of the file that has this name now; None: there is none."""
+    """Return device and inode of the file that has this name now; None: there is none."""
     try:
         found = file.lstat()
     except OSError:

@@ -45,14 +45,18 @@ def transaction(
 
 
 def identity_of(connection: Connection) -> str:
-    """Of the database, which a copy of it keeps."""
+    """Return the identity of the database, which a copy of it keeps."""
     insert = "INSERT INTO settings VALUES ('identity', ?) ON CONFLICT DO NOTHING"
     connection.execute(insert, (secrets.token_hex(16),))
     return str(connection.execute("SELECT value FROM settings WHERE name = 'identity'").fetchone()["value"])
 
 
 def insert_row(connection: Connection, table: str, values: Mapping[str, Any]) -> None:
-    """Args: values: by column."""
+    """Insert a row.
+
+    Args:
+        values: by column.
+    """
     marks = ", ".join("?" * len(values))
     connection.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
 
@@ -60,7 +64,11 @@ def insert_row(connection: Connection, table: str, values: Mapping[str, Any]) ->
 def insert_rows(
     connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], rest: str = ""
 ) -> list[Row]:
-    """Few statements for many rows. Args: rest: of each statement; what it returns of the rows is returned."""
+    """Insert many rows with few statements.
+
+    Args:
+        rest: the end of each statement; rows of its RETURNING are returned.
+    """
     marks = f"({', '.join('?' * len(columns))})"
     found: list[Row] = []
     for begin in range(0, len(rows), _ROWS):
@@ -72,11 +80,11 @@ def insert_rows(
 
 
 def left_by_others(connection: Connection, server: str) -> Condition:
-    """Of rows with a column `server`: nobody works on them; `server`, who asks, does not either.
+    """Return the condition for rows that no server has claimed, or that a dead server other than `server` has claimed.
 
-    Another one has ended when its lease has. But after an outage of the database all leases have ended, though all
-    servers live: who could not renew its own, or could not until a moment ago, takes nobody for dead. A database that
-    is not shared has no servers: all others have ended.
+    A server is dead when its lease has ended. But after an outage of the database all leases have ended, though all
+    servers live: a server that cannot renew its own lease, or could not until a moment ago, takes no other for dead. A
+    database that is not shared lists no servers: all others are dead.
     """
     clock = connection.clock
     alive = (
@@ -89,7 +97,11 @@ def left_by_others(connection: Connection, server: str) -> Condition:
 def find_row(
     connection: Connection, table: str, object_id: str, condition: Condition, *, for_update: bool = False
 ) -> Row | None:
-    """The row of this id, if the condition holds for it. Args: for_update: nobody else changes it meanwhile."""
+    """Return the row of this id, if the condition holds for it.
+
+    Args:
+        for_update: lock it: no other transaction changes it before this one ends.
+    """
     where, values = condition
     query = f"SELECT * FROM {table} WHERE id = ? AND {where} {connection.for_update if for_update else ''}"
     row: Row | None = connection.execute(query, (object_id, *values)).fetchone()

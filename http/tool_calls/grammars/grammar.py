@@ -63,7 +63,7 @@ def strict_grammar(syntax: CallSyntax, functions: Sequence[Function], notation: 
     loose = {"type": "object", "additionalProperties": True}
     held = [function if function.strict else Function(function.name, loose) for function in functions]
     writer = _Writer(syntax, held, notation, many=many)
-    if syntax.answer:  # the first token tells, and text has a place of its own
+    if syntax.answer:  # the first token decides, and text has a place of its own
         return writer.grammar(f"{writer.answer(ANY_TEXT)} | {writer.calls()}")
     return writer.grammar(f"{writer.answer(ANY_TEXT)} | {writer.calls_in_text()}")
 
@@ -71,10 +71,10 @@ def strict_grammar(syntax: CallSyntax, functions: Sequence[Function], notation: 
 def answer_or_calls_grammar(
     syntax: CallSyntax, functions: Sequence[Function], notation: Notation, answer: Grammar, field: str, *, many: bool
 ) -> Grammar | None:
-    """Calls, or an answer in its grammar; None if the two cannot be told apart, or the answer's is no JSON schema.
+    """Calls, or an answer in its grammar; None if the two cannot be distinguished, or the answer's is no JSON schema.
 
     Args:
-        field: that asks for the answer's grammar.
+        field: the field that asks for the answer's grammar.
     """
     begins_like_json = not syntax.answer and not syntax.opening.startswith(syntax.marks or ("{", "["))
     schema = read_json(answer.text, param=field) if answer.kind == "json_schema" else None

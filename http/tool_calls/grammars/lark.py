@@ -54,7 +54,7 @@ class Rules:
         self._size = 0
 
     def reserve(self, size: int) -> None:
-        """So many more characters are to be written.
+        """Count characters that will be written.
 
         Raises:
             InvalidRequestError: they are too many.

@@ -25,8 +25,7 @@ def tagged_arguments(
     """Arguments of the form opening, value, closing, gap.
 
     Args:
-        opening: what comes before and after the parameter's name; it is told whether the value is a string, "true" or
-            "false".
+        opening: whether the value is a string ("true" or "false") → what comes before and after the parameter's name.
         closing: comes after the value.
         gap: white space after that.
     """

@@ -32,7 +32,7 @@ class ToolDelta:
     Attributes:
         index: which call of the sample, from 0.
         name: with the first piece of a call only, and complete.
-        id: likewise.
+        id: with the first piece of a call only.
         arguments: the next piece of the arguments' JSON text.
     """
 

@@ -21,10 +21,10 @@ def mistral_id() -> str:
 
 
 class CallOutput:
-    """Of one sample. White space beside a call belongs to the call, and is dropped.
+    """Text and calls of one sample. White space around a call belongs to the call, and is dropped.
 
     Args:
-        functions: that may be called.
+        functions: functions that may be called.
         parallel: false: calls after the first are dropped.
         new_id: makes the id of a call that brings none.
     """

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from palladio.runtime.text.tokenizers.detokenizer import Marks
+from palladio.runtime.text.tokenizers.stop_strings import Marks
 
 T = TypeVar("T")
 Step = Generator[None, None, T]
@@ -141,7 +141,7 @@ class Reader:
         return (yield from self.accept(mark))
 
     def expect_after_space(self, mark: str) -> Step[None]:
-        """Likewise; raises as `expect` does."""
+        """Read white space and `mark`; raise as `expect` if `mark` does not come next."""
         yield from self.space()
         yield from self.expect(mark)
 

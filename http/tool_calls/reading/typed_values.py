@@ -99,8 +99,8 @@ def _unwrapped(value: str, types: frozenset[str]) -> str | None:
 
 
 class _Search:
-    """Of types, through references and alternatives. Schemas come from clients: a few levels of alternatives that refer
-    to further ones have more branches than can be looked at, so after MAX_SCHEMAS of them the rest counts as any.
+    """Finds the types of a schema, through references and alternatives. Schemas come from clients: a few levels of
+    alternatives may have too many branches, so after _MAX_SCHEMAS of them the rest counts as any type.
 
     Args:
         root: what `$ref` points into.

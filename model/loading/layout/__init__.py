@@ -1,5 +1,5 @@
-"""Which part of a stored tensor becomes which part of a parameter.
+"""Mapping between parts of stored tensors and parts of parameters.
 
-Owns: layouts of parameters and of stored tensors, transforms between them, what must be covered.
+Owns: layouts of parameters and of stored tensors, transforms between them, the check that parameters are filled.
 Never: chooses what is loaded.
 """

@@ -1,4 +1,4 @@
-"""Whether the tensors of a checkpoint fill a parameter: what they leave would be zeros, and nobody would notice."""
+"""The check that tensors fill a parameter. Gaps would stay zeros without any error."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ _Span = tuple[int, int]  # first, and last but one
 
 
 def covers(boxes: Sequence[Box], shape: tuple[int, ...], axes: LogicalAxes, layout: TensorLayout) -> bool:
-    """Whether blocks of stored tensors fill all of a parameter that is no padding, each place once.
+    """Return whether blocks of stored tensors fill each place of a parameter, except padding, exactly once.
 
     Args:
-        shape, axes: of the parameter as it is laid out.
+        shape, axes: those of the parameter as laid out.
     """
     given = [tuple(zip(box.target, np.add(box.target, box.shape).tolist(), strict=True)) for box in boxes]
     wanted = _real_blocks(shape, axes, layout)
@@ -35,7 +35,7 @@ def covers(boxes: Sequence[Box], shape: tuple[int, ...], axes: LogicalAxes, layo
 
 
 def _real_blocks(shape: tuple[int, ...], axes: LogicalAxes, layout: TensorLayout) -> list[tuple[_Span, ...]]:
-    """The blocks of a parameter that are no padding; they do not overlap."""
+    """Return the blocks of a parameter that are no padding; they do not overlap."""
     blocks: list[tuple[_Span, ...]] = [tuple((0, size) for size in shape)]
     H, G = layout.stored.head_size, layout.group
     for dimension, axis in enumerate(axes):

@@ -1,4 +1,4 @@
-"""Transforms of layers with a gated delta rule: which heads of a file's tensor go where."""
+"""Transforms of layers with a gated delta rule: the places of a file tensor's heads."""
 
 from palladio.model.config.weight_rules import Transform
 from palladio.model.loading.layout.tensor_layout import HeadPlace, TensorLayout
@@ -6,8 +6,8 @@ from palladio.model.loading.layout.tensor_part import Box, Part
 
 
 def delta_part(transform: Transform, shape: tuple[int, ...], layout: TensorLayout) -> Part:
-    """See weight_transforms.part_of. Of K key heads, each with R value heads; a file's tensor of channels has the
-    queries of all heads, then all keys, then all values."""
+    """Return the part that a transform makes of a parameter, for K key heads with R value heads each. A file's tensor
+    of channels has the queries of all heads, then all keys, then all values."""
     sizes = layout.stored.delta
     assert sizes is not None
     K, N, R, dk, dv = sizes.num_key_heads, sizes.num_value_heads, sizes.group, sizes.key_size, sizes.value_size
@@ -71,7 +71,7 @@ def delta_part(transform: Transform, shape: tuple[int, ...], layout: TensorLayou
 
 
 def _of_filter(transform: Transform, width: int, places: list[tuple[int, HeadPlace]], layout: TensorLayout) -> Part:
-    """Of the convolution [channels, 1, W]: parameters [K, 2·dk, W] and [K, R, dv, W]."""
+    """Return a part of the convolution [channels, 1, W]: parameters [K, 2·dk, W] and [K, R, dv, W]."""
     sizes = layout.stored.delta
     assert sizes is not None
     K, dk, dv = sizes.num_key_heads, sizes.key_size, sizes.value_size
@@ -94,5 +94,5 @@ def _of_filter(transform: Transform, width: int, places: list[tuple[int, HeadPla
 
 
 def _value_heads(place: HeadPlace) -> list[tuple[int, int]]:
-    """Where in its place each value head is, and its number in the checkpoint."""
+    """Return the position of each value head within its place, and its number in the checkpoint."""
     return [(i, place.first_query + i) for i in range(place.num_queries)]

@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from palladio.model.base.module import Context
 from palladio.model.base.sharding import ShardingRules
 from palladio.model.decoder import CausalLM
+from palladio.model.fused.row_blocks import layer_type
 from palladio.model.loading.layout.relayout import LogicalAxes
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
@@ -30,12 +31,12 @@ SUBLANES, LANES = 32, 128  # of a TPU's tile; of wide numbers, fewer of the form
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slot:
-    """What tensors of a checkpoint fill: a weight with all of its parameters, or a parameter alone.
+    """The unit that tensors of a checkpoint fill: a weight with all of its parameters, or a parameter alone.
 
     Attributes:
         name: dotted path of the weight or the parameter.
-        weight: None: a parameter alone.
-        params: by dotted path, abstract; a weight's `values` first.
+        weight: the weight; None: a parameter alone.
+        params: abstract parameters by dotted path; a weight's `values` first.
     """
 
     name: str
@@ -48,15 +49,15 @@ class Slot:
         return next(iter(self.params.values()))
 
     def read(self, matrix: FileMatrix) -> tuple[HostArray, ...]:
-        """What a checkpoint's tensor means for each parameter, laid out as in the file."""
+        """Make the values of each parameter from a checkpoint's matrix, laid out as in the file."""
         if self.weight is not None:
             return self.weight.read(matrix)
         return (matrix.dense(self.values.dtype),)
 
 
 def _choose_kinds(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh: Mesh, *, narrow: bool) -> None:
-    """Replaces the weights that the config keeps in other bits, or that lie otherwise on this platform; constructors
-    know of dense ones only."""
+    """Replace weights that the config keeps in other bits, or that this platform lays out otherwise; constructors make
+    only dense ones."""
     kinds, nodes = layout.config.weight_kinds, dict(nnx.iter_graph(model))
     for keys, node in nodes.items():
         kind = kinds.of(_dotted(keys)) if isinstance(node, Dense) else None
@@ -72,11 +73,11 @@ def _choose_kinds(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh:
 
 
 def _refusal_of_rounding(node: Dense, storage: str, groups: tuple[int, int] | None, kernels: Kernels) -> str | None:
-    """Why products of 8 bits on both sides cannot be had; None: they can. Where devices have cut the groups, rows would
-    be rounded otherwise than on one device.
+    """Return why products with 8 bits on both sides are impossible; None: they are possible. Where devices have cut the
+    groups, rows would be rounded otherwise than on one device.
 
     Args:
-        groups: inputs that share a scale, and those on one device; None: all do.
+        groups: inputs that share a scale, and those on one device; None: all inputs share one.
     """
     target = kernels.target
     if node.inputs == 1 and node.values.ndim == 3:
@@ -116,15 +117,15 @@ class Parameters:
         kernels: Kernels = Kernels(),
         weights_dtype: DTypeLike | None = None,
     ) -> "Parameters":
-        """As they are laid out.
+        """Make the parameters as laid out.
 
         Args:
-            dtype: of activations.
-            weights_dtype: of parameters that are not quantized; None: the same.
+            dtype: dtype of activations.
+            weights_dtype: dtype of parameters that are not quantized; None: `dtype`.
         """
         # Not by nnx.eval_shape: tracing a model of 126 layers takes half a minute.
         context = Context(dtype, dtype if weights_dtype is None else weights_dtype, None)
-        model = CausalLM(layout.config, context, kernels, mesh)
+        model = CausalLM(layout.config, context, kernels, mesh, layer_type(kernels))
         narrow = lies_narrow(context.activations, context.weights, kernels.target, mesh)
         _choose_kinds(model, layout, kernels, mesh, narrow=narrow)
         weights = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
@@ -142,10 +143,10 @@ class Parameters:
 
 
 def placement(param: nnx.Param, mesh: Mesh) -> NamedSharding | Format:
-    """How a parameter lies on its devices.
+    """Return the placement of a parameter on its devices.
 
-    XLA:TPU lays out an array so that its tiles have the least padding. Where sizes are no multiples of a tile, this may
-    be column after column, and each step would copy all of it before rows are looked up or a kernel reads them.
+    XLA:TPU chooses the array layout whose tiles have the least padding. Where sizes are no multiples of a tile, this
+    may be column-major, and each step would copy all of it before rows are looked up or a kernel reads them.
     """
     axes = param.get_metadata()["logical_axes"]
     sharding = ShardingRules().sharding(mesh, axes)
@@ -162,25 +163,25 @@ def _is_tpu(mesh: Mesh) -> bool:
 
 
 def known_form(param: nnx.Param) -> tuple[tuple[int, ...], LogicalAxes]:
-    """Shape and logical axes as weight tables and layouts know them, however the parameter lies."""
+    """Return shape and logical axes as weight tables and layouts define them, whatever the form at rest."""
     form = rest_form(param)
     return (param.shape, param.get_metadata()["logical_axes"]) if form is None else (form.shape, form.axes)
 
 
 def known_dtype(param: nnx.Param) -> np.dtype:
-    """Of its numbers, however they lie."""
+    """Return the dtype of a parameter's numbers, whatever their form at rest."""
     form, dtype = rest_form(param), jnp.dtype(param.dtype)
     return dtype if form is None else form.known_dtype(dtype)
 
 
 def at_rest(array: jax.Array, param: nnx.Param) -> jax.Array:
-    """What is laid out as `known_form` says, as the parameter lies."""
+    """Convert an array of `known_form` to the parameter's form at rest."""
     form = rest_form(param)
     return array if form is None else form.laid(array)
 
 
 def as_known(array: jax.Array, param: nnx.Param) -> jax.Array:
-    """What a single device has of a parameter, as `known_form` says."""
+    """Convert one device's part of a parameter to `known_form`."""
     form = rest_form(param)
     if form is None:
         return array
@@ -189,13 +190,13 @@ def as_known(array: jax.Array, param: nnx.Param) -> jax.Array:
 
 
 def rest_form(param: nnx.Param) -> RestForm | None:
-    """None: it lies as it is known."""
+    """Return the form at rest of a parameter; None: it is `known_form`."""
     form: RestForm | None = param.get_metadata().get("rest")
     return form
 
 
 def scale_form(param: nnx.Param) -> ScaleForm | None:
-    """None: it is no weight's scales."""
+    """Return the form of a weight's scales; None: the parameter holds no scales."""
     form: ScaleForm | None = param.get_metadata().get("scale_form")
     return form
 

@@ -1,4 +1,4 @@
-"""A parameter as the checkpoint has it, laid out over several devices: what TensorLayout says, on the device."""
+"""Layout over several devices, computed on the device from a checkpoint's parameter as TensorLayout says."""
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,10 @@ LogicalAxes = tuple[str | None, ...]
 def stored_shape(
     shape: tuple[int, ...], axes: LogicalAxes, layout: TensorLayout, form: ScaleForm | None = None
 ) -> tuple[int, ...]:
-    """The shape that a parameter has before `relayout`.
+    """Return the shape of a parameter before `relayout`.
 
     Args:
-        form: of a weight's scales; None: it has none.
+        form: form of a weight's scales; None: the parameter holds no scales.
     """
     stored, sizes = layout.stored, list(shape)
     for dimension, axis in enumerate(axes):
@@ -46,11 +46,11 @@ def stored_shape(
 
 
 def relayout(values: jax.Array, axes: LogicalAxes, layout: TensorLayout, form: ScaleForm | None = None) -> jax.Array:
-    """Pads and copies, to be compiled with the sharding that the result is to have.
+    """Pad and copy. Compile it with the sharding that the result needs.
 
     Args:
-        values: of `stored_shape`.
-        form: as there.
+        values: an array of `stored_shape`.
+        form: as in `stored_shape`.
     """
     if form is not None and form.group is not None:
         values = _regrouped(values, axes[form.inputs], layout, form)
@@ -87,7 +87,7 @@ def relayout(values: jax.Array, axes: LogicalAxes, layout: TensorLayout, form: S
 
 
 def _regrouped(values: jax.Array, axis: str | None, layout: TensorLayout, form: ScaleForm) -> jax.Array:
-    """Scales of groups that devices have cut: of each, as many as it has parts."""
+    """Repeat the scales of groups that devices have cut: one copy for each part of a group."""
     assert form.group is not None
     assert form.stored_group is not None
     if form.group == form.stored_group or axis is None:
@@ -97,7 +97,7 @@ def _regrouped(values: jax.Array, axis: str | None, layout: TensorLayout, form: 
 
 
 def _place_fused_heads(values: jax.Array, dimension: int, layout: TensorLayout) -> jax.Array:
-    """[…, K, G+2, H] or […, K, 2·G+2, H], kv heads along `dimension`, as the layout places them."""
+    """Place kv heads, along `dimension` of […, K, G+2, H] or […, K, 2·G+2, H], as the layout says."""
     slots, stored = dimension + 1, layout.stored
     stored_group, parts = stored.num_heads // stored.num_kv_heads, []
     has_gates = values.shape[slots] > stored_group + 2
@@ -120,7 +120,7 @@ def _place_fused_heads(values: jax.Array, dimension: int, layout: TensorLayout) 
 
 
 def _place_heads(values: jax.Array, dimension: int, layout: TensorLayout, H: int) -> jax.Array:
-    """[…, N·H, …], query heads along `dimension`, as the layout places them."""
+    """Place query heads, along `dimension` of […, N·H, …], as the layout says."""
     parts = []
     for place in layout.places:
         first, count = (place.first_query, place.num_queries) if place is not None else (0, 0)
@@ -135,7 +135,11 @@ def _states(model: ModelConfig) -> DeltaConfig:
 
 
 def _place_states(values: jax.Array, dimension: int, layout: TensorLayout, *, has_group: bool) -> jax.Array:
-    """[…, K, …], key heads along `dimension`, as the layout places them. Args: has_group: value heads follow them."""
+    """Place key heads, along `dimension` of […, K, …], as the layout says.
+
+    Args:
+        has_group: the next dimension counts value heads.
+    """
     group, parts = _states(layout.stored).group, []
     for place in layout.state_places:
         number = 0 if place is None else place.kv_head
@@ -152,7 +156,7 @@ def _place_states(values: jax.Array, dimension: int, layout: TensorLayout, *, ha
 
 
 def _place_keys(values: jax.Array, dimension: int, layout: TensorLayout) -> jax.Array:
-    """[…, K·H, …], kv heads along `dimension`, as the layout places them."""
+    """Place kv heads, along `dimension` of […, K·H, …], as the layout says."""
     H, parts = layout.stored.head_size, []
     for place in layout.places:
         number = place.kv_head if place is not None else 0

@@ -1,4 +1,4 @@
-"""TensorLayout: how heads, MLP, experts and vocabulary are laid out so that each of them divides over its devices."""
+"""TensorLayout: the layout of heads, MLP, experts and vocabulary that makes each of them divide over its devices."""
 
 import dataclasses
 from typing import Self
@@ -17,12 +17,12 @@ VOCAB_MULTIPLE = 128  # rows of the token table a device holds: whole lanes, and
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeadPlace:
-    """What one place of the grid of heads holds.
+    """The content of one place in the grid of heads.
 
     Attributes:
-        kv_head: of the checkpoint; its key and value may be in several places.
-        first_query: of the checkpoint's query heads, the first that is here.
-        num_queries: how many follow it here, itself included; all see this kv head.
+        kv_head: the checkpoint's kv head; its key and value may be in several places.
+        first_query: the first of the checkpoint's query heads here.
+        num_queries: the number of consecutive query heads here; all see this kv head.
     """
 
     kv_head: int
@@ -32,20 +32,21 @@ class HeadPlace:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """The checkpoint's sizes, and those of the parameters, which are padded where they would not divide.
+    """The checkpoint's sizes, and the sizes of the parameters, which are padded where they would not divide.
 
     Padding is zeros: it adds nothing to any sum. Where there are fewer kv heads than devices, each is copied to several
     places, which share its query heads; where their number does not divide, some places stay empty.
 
     Attributes:
         stored: the model as the checkpoint has it.
-        config: the model as it is laid out: its numbers of heads, F, places of experts and V are the padded ones.
+        config: the model as laid out: with padded numbers of heads, F, places of experts and V.
         num_shards: devices that share each layer.
-        num_expert_parts: parts of these devices that have experts of their own, and share each with num_shards over
-            num_expert_parts devices.
-        num_sharing: groups of devices that have experts in common, each with some of them.
-        places: of each of the config's kv heads; None: padding.
-        state_places: of each of the config's key heads in layers with states, with value heads in place of queries.
+        num_expert_parts: parts of these devices that have experts of their own; num_shards / num_expert_parts devices
+            share each expert.
+        num_sharing: groups of devices that share one set of experts, each with some of them.
+        places: the place of each of the config's kv heads; None: padding.
+        state_places: the place of each of the config's key heads in layers with states, with value heads instead of
+            queries.
     """
 
     stored: ModelConfig
@@ -58,7 +59,7 @@ class TensorLayout:
 
     @classmethod
     def of(cls, model: ModelConfig, num_shards: int, num_expert_parts: int = 1, num_sharing: int = 1) -> Self:
-        """The layout of a model over so many devices; over one it is as the checkpoint has it."""
+        """Compute the layout of a model over num_shards devices; over one it is the checkpoint's."""
         places = _places(model.num_heads, model.num_kv_heads, num_shards)
         group = max(place.num_queries for place in places if place is not None)
         delta = model.delta
@@ -77,19 +78,19 @@ class TensorLayout:
 
     @classmethod
     def over(cls, model: ModelConfig, mesh: Mesh) -> Self:
-        """The layout over the devices of a group."""
+        """Compute the layout over the devices of a group."""
         return cls.of(model, num_shards(mesh), num_expert_parts(mesh), num_sharing(mesh))
 
     def sizes(self, axis: str) -> tuple[int, int]:
-        """Of a logical axis of parameters other than that of heads: as the checkpoint has it, and as laid out."""
+        """Return the size of a logical axis of parameters, except that of heads: in the checkpoint, and as laid out."""
         return _size_along(axis, self.stored), _size_along(axis, self.config)
 
     def groups(self, axis: str | None, kind: WeightKind) -> tuple[int, int]:
-        """Inputs that share a scale of a weight, as laid out and as on one device.
+        """Return the number of inputs that share a scale of a weight: as laid out, and on one device.
 
         Args:
             axis: logical axis of the inputs; None: they are not split.
-            kind: with groups.
+            kind: a kind with groups.
         """
         assert kind.group is not None
         if axis is None:
@@ -109,11 +110,11 @@ class TensorLayout:
 
     @property
     def is_plain(self) -> bool:
-        """Nothing is padded and nothing copied."""
+        """Whether nothing is padded and nothing copied."""
         return self.config == self.stored
 
     def table(self) -> list[str]:
-        """What does not divide and what became of it, a line each; for the log."""
+        """List the sizes that do not divide and the padding of each, a line each, for the log."""
         stored, config = self.stored, self.config
         lines = []
         if stored.latent is not None and self.num_shards > 1:
@@ -165,7 +166,7 @@ def _head_counts(model: ModelConfig, places: tuple[HeadPlace | None, ...], group
 
 
 def _cut(model: ModelConfig, size: int, num_parts: int) -> int:
-    """Columns of an MLP, which are the inputs of its projection back, with padding."""
+    """Return the columns of an MLP, which are the inputs of its projection back, with padding."""
     kind = model.weight_kinds.kind
     return round_up(size, num_parts) if kind is None else kind.cut(size, num_parts)[0]
 

@@ -1,4 +1,4 @@
-"""Part: where a file's tensor lies in a parameter, as blocks that are copied."""
+"""Part: the position of a file's tensor in a parameter, as blocks to copy."""
 
 import dataclasses
 
@@ -13,9 +13,9 @@ class Box:
     """A block that a parameter shares with a stored tensor.
 
     Attributes:
-        shape: of the block, all dimensions of the parameter.
-        target: where it begins in the parameter.
-        source: where it begins in the stored tensor's view.
+        shape: shape of the block, all dimensions of the parameter.
+        target: its start in the parameter.
+        source: its start in the stored tensor's view.
     """
 
     shape: tuple[int, ...]
@@ -23,12 +23,13 @@ class Box:
     source: tuple[int, ...]
 
     def without(self, dimension: int) -> "Box":
-        """The block of a parameter that lacks a dimension."""
+        """Return the block of a parameter that lacks a dimension."""
         sides = (self.shape, self.target, self.source)
         return Box(*(side[:dimension] + side[dimension + 1 :] for side in sides))
 
     def in_groups(self, dimension: int, group: int) -> "Box":
-        """The block where a dimension counts groups. It begins with a group, here and in the stored tensor."""
+        """Return the block where a dimension counts groups. It must begin with a group, in the parameter and in the
+        stored tensor."""
         start, first = self.target[dimension], self.source[dimension]
         assert start % group == first % group == 0, "a group is cut in two"
 
@@ -38,12 +39,12 @@ class Box:
         return Box(counted(self.shape), counted(self.target), counted(self.source))
 
     def touches(self, index: tuple[slice, ...]) -> bool:
-        """Whether any of the block lies in the slice `index` of the parameter."""
+        """Return whether the block overlaps the slice `index` of the parameter."""
         bounds = (_overlap(*both) for both in zip(self.target, self.shape, index, strict=True))
         return all(start < stop for start, stop in bounds)
 
     def copy(self, view: Array, index: tuple[slice, ...], out: Array) -> None:
-        """Copies what of the block lies in the slice `index` of the parameter into `out`, that slice."""
+        """Copy the overlap of the block with the slice `index` of the parameter into `out`, that slice."""
         read, write = [], []
         for size, target, source, where in zip(self.shape, self.target, self.source, index, strict=True):
             first = where.start or 0
@@ -56,7 +57,7 @@ class Box:
 
 
 def _overlap(target: int, size: int, where: slice) -> tuple[int, int]:
-    """First and last but one of what both have; the first is not less than the other if they have nothing."""
+    """Return the start and the stop of an overlap; start is not less than stop if there is none."""
     stop = target + size if where.stop is None else min(target + size, where.stop)
     return max(target, where.start or 0), stop
 
@@ -66,11 +67,11 @@ class Part:
     """A file's tensor as part of a parameter.
 
     Attributes:
-        file_shape: shape that the file's tensor must have.
+        file_shape: the shape that the file's tensor must have.
         split: the tensor's dimensions taken apart: its view has this shape…
         order: …and then its dimensions in this order. Reading through the view copies nothing.
-        boxes: what of the view goes where.
-        chosen: index into the tensor's dimensions as they are taken apart, before they are put in order.
+        boxes: blocks to copy from the view.
+        chosen: index into the tensor's dimensions after `split`, before `order`.
     """
 
     file_shape: tuple[int, ...]
@@ -80,8 +81,8 @@ class Part:
     chosen: tuple[int | slice, ...] = ()
 
     def of_scales(self, form: ScaleForm) -> "Part":
-        """The same tensor's scales as part of a weight's scales, where this is a part of its values. The tensor's last
-        dimension, the inputs, becomes that of groups, or goes."""
+        """Return the part of a weight's scales that the same tensor's scales fill, where this is a part of its values.
+        The tensor's last dimension, the inputs, becomes that of groups, or is dropped."""
         dimension, last = form.inputs, len(self.order) - 1
         assert self.order[dimension] == last, "files have the inputs last"
         if form.group is None:
@@ -94,11 +95,11 @@ class Part:
         return Part(file_shape, split, self.order, tuple(boxes), self.chosen)
 
     def touches(self, index: tuple[slice, ...]) -> bool:
-        """Whether the slice `index` of the parameter needs any of this part."""
+        """Return whether the slice `index` of the parameter needs any of this part."""
         return any(box.touches(index) for box in self.boxes)
 
     def copy(self, stored: Array, index: tuple[slice, ...], out: Array) -> None:
-        """Copies what the slice `index` of the parameter needs of this part into `out`, that slice."""
+        """Copy what the slice `index` of the parameter needs of this part into `out`, that slice."""
         view = stored.reshape(self.split)[self.chosen].transpose(self.order)
         for box in self.boxes:
             box.copy(view, index, out)

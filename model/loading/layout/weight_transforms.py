@@ -1,4 +1,4 @@
-"""What each transform of the weight tables means: where a file's tensor lies in a parameter, and in which order."""
+"""Transforms of the weight tables: the position and the order of a file's tensor in a parameter."""
 
 from palladio.model.config.config import ModelConfig
 from palladio.model.config.weight_rules import Transform
@@ -10,10 +10,10 @@ from palladio.model.spec.latent_config import LatentConfig
 
 
 def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, expert: int = 0) -> Part:
-    """The part that a transform makes of a parameter of this shape.
+    """Return the part that a transform makes of a parameter of this shape.
 
     Args:
-        expert: whose tensor it is, where each expert has one.
+        expert: number of the tensor's expert, where each expert has a tensor.
     """
     stored = layout.stored
     match transform:
@@ -85,7 +85,8 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
 
 
 def _of_gated_queries(shape: tuple[int, ...], layout: TensorLayout, *, is_gate: bool) -> Part:
-    """Of [2·N·H, D], each head's query and then its gate; in the parameter all gates are behind the kv head's value."""
+    """Return the part of [2·N·H, D] with each head's query and then its gate; in the parameter all gates follow the kv
+    head's value."""
     D, H, N = shape[0], shape[-1], layout.stored.num_heads
     first = layout.group + 2 if is_gate else 0
     boxes = tuple(
@@ -98,8 +99,8 @@ def _of_gated_queries(shape: tuple[int, ...], layout: TensorLayout, *, is_gate: 
 
 
 def _of_latents(transform: Transform, shape: tuple[int, ...], N: int, sizes: LatentConfig) -> Part:
-    """Of latent attention: queries [in, N, plain + R], rows [D, L + R], what expands them [N, plain or value, L], and
-    the projection back [N·value, D]. Heads that the layout adds are behind the checkpoint's."""
+    """Return a part of latent attention: queries [in, N, plain + R], rows [D, L + R], the projections that expand them
+    [N, plain or value, L], or the projection back [N·value, D]. Heads that the layout adds follow the checkpoint's."""
     L, plain, value, order = sizes.latent_size, sizes.plain_size, sizes.value_size, sizes.rotated_order
     match transform:
         case "latent_query":
@@ -124,7 +125,8 @@ def _of_latents(transform: Transform, shape: tuple[int, ...], N: int, sizes: Lat
 
 
 def _of_experts(transform: Transform, shape: tuple[int, ...], experts: ExpertsConfig, expert: int) -> Part:
-    """Of parameters [E, D, F] and [E, F, D], and of the expert that every token goes to, [D, 2, F] and [F, D]."""
+    """Return a part of parameters [E, D, F] and [E, F, D], or of the expert that every token goes to, [D, 2, F] and [F,
+    D]."""
     E, F, shared = experts.num_experts, experts.intermediate_size, experts.shared_intermediate_size or 0
     match transform:
         case "expert_in":
@@ -139,7 +141,7 @@ def _of_experts(transform: Transform, shape: tuple[int, ...], experts: ExpertsCo
             return Part(file_shape, file_shape, (0, 2, 1), (Box((E, D, F), (0, 0, 0), (0, 0, first)),))
         case "experts_down":
             return _whole((E, shape[2], F), (0, 2, 1))
-        case "paired_gate" | "paired_up":  # rows in turns, of each expert
+        case "paired_gate" | "paired_up":  # alternating rows, of each expert
             D, which = shape[1], ("paired_gate", "paired_up").index(transform)
             boxes = (Box((E, D, F), (0, 0, 0), (0, 0, 0)),)
             return Part((E, 2 * F, D), (E, F, 2, D), (0, 2, 1), boxes, (slice(None), slice(None), which))
@@ -157,22 +159,22 @@ def _of_experts(transform: Transform, shape: tuple[int, ...], experts: ExpertsCo
 
 
 def _gate_or_up(D: int, F: int, slot: int) -> Part:
-    """Of [D, 2, F]: the gate is in slot 0, the other in slot 1."""
+    """Return a part of [D, 2, F]: the gate is in slot 0, the other in slot 1."""
     return Part((F, D), (1, F, D), (2, 0, 1), (Box((D, 1, F), (0, slot, 0), (0, 0, 0)),))
 
 
 def _whole(size: tuple[int, ...], order: tuple[int, ...]) -> Part:
-    """All of a tensor, its dimensions in this order, from the parameter's beginning on.
+    """Return all of a tensor, its dimensions in this order, from the parameter's beginning on.
 
     Args:
-        size: of the tensor.
+        size: shape of the tensor in the parameter.
     """
     start = (0,) * len(size)
     return Part(size, size, order, (Box(tuple(size[i] for i in order), start, start),))
 
 
 def _output(shape: tuple[int, ...], layout: TensorLayout) -> Part:
-    """Of the projection back, [N·H, D]: the rows of each head."""
+    """Return the part of the projection back, [N·H, D]: the rows of each head."""
     (rows, D), stored = shape, layout.stored
     H, group = stored.head_size, layout.group
     assert rows == layout.config.num_heads * H
@@ -186,8 +188,12 @@ def _output(shape: tuple[int, ...], layout: TensorLayout) -> Part:
 
 
 def rows_of_parts(transform: Transform, stored: ModelConfig) -> tuple[int, ...]:
-    """Rows of each matrix that a file's tensor has one after another; none where it has one matrix, or where their rows
-    alternate. Args: stored: the model as the checkpoint has it."""
+    """Return the rows of each matrix where a file's tensor has several one after another; none where it has one matrix,
+    or where their rows alternate.
+
+    Args:
+        stored: the model as the checkpoint has it.
+    """
     if transform in ("fused_gate", "fused_up"):
         return (stored.intermediate_size,) * 2
     if transform in ("fused_query", "fused_key", "fused_value"):
@@ -197,7 +203,8 @@ def rows_of_parts(transform: Transform, stored: ModelConfig) -> tuple[int, ...]:
 
 
 def _of_fused_heads(kind: str, shape: tuple[int, ...], layout: TensorLayout) -> Part:
-    """Of [(N + 2·K)·H, D]: the rows of all query heads, then those of all key heads, then those of all value heads."""
+    """Return a part of [(N + 2·K)·H, D]: the rows of all query heads, then those of all key heads, then those of all
+    value heads."""
     N, K, D, H = layout.stored.num_heads, layout.stored.num_kv_heads, shape[0], shape[-1]
     first = {"query": 0, "key": N, "value": N + K}[kind]
     boxes = tuple(
@@ -208,7 +215,8 @@ def _of_fused_heads(kind: str, shape: tuple[int, ...], layout: TensorLayout) -> 
 
 
 def _of_grouped_heads(kind: str, shape: tuple[int, ...], layout: TensorLayout) -> Part:
-    """Of [K·(G + 2)·H, D]: of each key head the rows of its G query heads, then its own, then its value's."""
+    """Return a part of [K·(G + 2)·H, D]: for each key head the rows of its G query heads, then its own, then its
+    value's."""
     K, D, H = layout.stored.num_kv_heads, shape[0], shape[-1]
     group = layout.stored.num_heads // K
     slot = {"query": 0, "key": group, "value": group + 1}[kind]
@@ -226,14 +234,15 @@ def _of_grouped_heads(kind: str, shape: tuple[int, ...], layout: TensorLayout) -
 
 
 def _without_inputs(part: Part) -> Part:
-    """Of a bias, where this is of its matrix, whose inputs come first in the parameter and last in the file."""
+    """Return the part of a bias, where `part` is that of its matrix, whose inputs come first in the parameter and last
+    in the file."""
     order = tuple(number for number in part.order if number != len(part.order) - 1)
     boxes = tuple(box.without(0) for box in part.boxes)
     return Part(part.file_shape[:-1], part.split[:-1], order, boxes)
 
 
 def _head_scales(kind: str, layout: TensorLayout, *, are_apart: bool) -> Part:
-    """Of the scales of all query heads [N·H], or of all key heads [K·H].
+    """Return the part of the scales of all query heads [N·H], or of all key heads [K·H].
 
     Args:
         are_apart: the file's tensor has a row for each head.
@@ -254,8 +263,8 @@ def _num_stored_heads(kind: str, layout: TensorLayout) -> int:
 
 
 def _head_boxes(kind: str, layout: TensorLayout) -> list[Box]:
-    """Blocks of (kv head, slot). A kv head's query heads come first, then its key, then its value; the view of the
-    stored tensor has all heads in its second dimension."""
+    """Return blocks of (kv head, slot). A kv head's query heads come first, then its key, then its value; the view of
+    the stored tensor has all heads in its second dimension."""
     places = [(number, place) for number, place in enumerate(layout.places) if place is not None]
     if kind == "query":
         return [Box((1, place.num_queries), (number, 0), (0, place.first_query)) for number, place in places]

@@ -1,4 +1,4 @@
-"""Scales of an 8-bit KV cache in a checkpoint: under which names they are, and whether they can be used."""
+"""Scales of an 8-bit KV cache in a checkpoint: their names, and the check that they can be used."""
 
 import dataclasses
 import logging
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 def with_plain_names(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """All tensors; scales of keys and values are called k_scale and v_scale, of shape [1], in their layer's self_attn,
-    whatever tool wrote them. Those of queries and probabilities, which stay as they are, go."""
+    """Return all tensors with scales of keys and values renamed to k_scale and v_scale, of shape [1], in their layer's
+    self_attn, whatever tool wrote them. Scales of queries and probabilities, which stay unquantized, are dropped."""
     found = {}
     for name, tensor in tensors.items():
         match = _NAME.fullmatch(name)
@@ -38,20 +38,25 @@ def with_plain_names(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTen
 
 
 def without_scales(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """The others. Args: tensors: by plain names."""
+    """Return all tensors except scales.
+
+    Args:
+        tensors: tensors by plain names.
+    """
     return {name: tensor for name, tensor in tensors.items() if not _NAME.fullmatch(name)}
 
 
 def agree_with_scales(
     path: Path, config: ModelConfig, checkpoint: Checkpoint, tensors: Mapping[str, StoredTensor]
 ) -> ModelConfig:
-    """The config, which says whether layers have scales.
+    """Return the config, with scales in its layers if the checkpoint has usable ones: for each layer one for all keys,
+    and one for all values.
 
     Args:
-        tensors: by plain names.
+        tensors: tensors by plain names.
 
     Raises:
-        CheckpointError: one is no positive number.
+        CheckpointError: a scale is no positive number.
     """
     scales = [tensor for name, tensor in tensors.items() if _NAME.fullmatch(name)]
     if not scales:
@@ -76,7 +81,7 @@ def agree_with_scales(
 
 
 def with_cache_scales(config: ModelConfig) -> ModelConfig:
-    """The model whose layers have scales of their cache."""
+    """Return the model whose layers have scales of their cache."""
 
     def scaled(layer: LayerSpec) -> LayerSpec:
         spec = layer.attention

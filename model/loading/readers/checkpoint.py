@@ -19,11 +19,14 @@ MAX_TENSORS = 1 << 20  # of all files; published ones have up to half a million
 
 
 class Checkpoint:
-    """The tensors of a model directory or a GGUF file, by their names in safetensors. A context manager; close it when
+    """The tensors of a model directory or a GGUF file, by their names in safetensors. A context manager; close it after
     the arrays are copied."""
 
     def __init__(self, path: Path) -> None:
-        """Opens every file. Args: path: the directory, or the file.
+        """Open every file.
+
+        Args:
+            path: the directory, or the GGUF file.
 
         Raises:
             CheckpointError: no safetensors, a file is missing or damaged, or two files hold the same tensor.
@@ -54,7 +57,7 @@ class Checkpoint:
                 file.close()
 
     def read(self, tensor: StoredTensor) -> Array:
-        """A view; see SafetensorsFile.read."""
+        """Return a view of a tensor, as SafetensorsFile.read."""
         return self._files[tensor.file].read(tensor)
 
     def release(self, tensor: StoredTensor) -> None:
@@ -74,12 +77,12 @@ def _open_all(files: list[Path]) -> Iterator[tuple[Path, SafetensorsFile]]:
 
 
 def has_weights(path: Path) -> bool:
-    """Whether a directory holds safetensors, whole or not, or a path is a GGUF file."""
+    """Return whether a directory holds safetensors, complete or not, or a path is a GGUF file."""
     return is_gguf(path) or (path / INDEX_NAME).is_file() or any(path.glob("*.safetensors"))
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The files that make the checkpoint of a directory, in the order of preference of transformers.
+    """Return the files that make up the checkpoint of a directory, by the order of preference of transformers.
 
     Raises:
         CheckpointError: there are none, the index is damaged, or a file is missing, no regular one, or lies elsewhere.
@@ -101,7 +104,11 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def _indexed_files(path: Path, weight_map: object) -> list[Path]:
-    """Args: weight_map: name of a tensor → name of the file that has it, which may be in a folder below."""
+    """Return the files that an index names.
+
+    Args:
+        weight_map: name of a tensor → name of its file, which may be in a folder below.
+    """
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise CheckpointError(
             f"cannot read {path / INDEX_NAME}: weight_map must give the name of a file to each tensor"

@@ -1,4 +1,4 @@
-"""Size and CRC-32 of a file: whether it is what was written."""
+"""Size and CRC-32 of a file, to check that it is what was written."""
 
 import zlib
 from pathlib import Path
@@ -10,7 +10,10 @@ _READ_BYTES = 2**20
 
 
 def check_sum(path: Path, name: str, size: int, crc: int) -> None:
-    """Args: name: of a file below the directory `path`, which ought to have this size and CRC-32.
+    """Check the size and the CRC-32 of a file.
+
+    Args:
+        name: name of the file below the directory `path`.
 
     Raises:
         CheckpointError: it is missing, was cut short, or has changed.

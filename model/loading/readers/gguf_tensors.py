@@ -1,4 +1,5 @@
-"""GgufTensors: a GGUF model as the checkpoint that it was made of: the same names, and experts one by one."""
+"""GgufTensors: a GGUF model in the form of the checkpoint that it was made of: the same names, and one tensor for
+each expert."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +12,16 @@ from palladio.model.loading.readers.safetensors_file import Array, StoredTensor
 
 
 class GgufTensors:
-    """Its open files. Arrays read from them are views of their maps: use them before `close`.
+    """The open files of a model. Arrays read from them are views of their maps: use them before `close`.
 
     Attributes:
-        files: paths, of all parts.
-        tensors: by name in safetensors; each knows its file, and its name there.
+        files: paths of all parts.
+        tensors: by name in safetensors; each tensor has its file, and its name in it.
     """
 
     def __init__(self, path: Path) -> None:
-        """
+        """Open all parts of a model.
+
         Raises:
             CheckpointError: see GgufModel.
             ConfigError: see config_of_gguf.
@@ -35,20 +37,20 @@ class GgufTensors:
                     self.tensors[name.replace("{expert}", str(number))] = _stored(file.path, tensor)
 
     def read(self, tensor: StoredTensor) -> Array:
-        """A read-only view: of numbers, or of the bytes of blocks; nothing is read from disk before it is touched."""
+        """Return a read-only view of numbers, or of the bytes of blocks. The disk is read on first use."""
         return self._model.files[tensor.file].read(_found(tensor))
 
     def release(self, tensor: StoredTensor) -> None:
-        """Gives the tensor's pages back to the system. Views stay valid: they would be read again."""
+        """Return the tensor's pages to the system. Views stay valid; using them reads the file again."""
         self._model.files[tensor.file].release(_found(tensor))
 
     def close(self) -> None:
-        """Views must be gone."""
+        """Close the files. No view of them may be left."""
         self._model.close()
 
 
 def _experts(tensor: GgufTensor) -> Iterator[GgufTensor]:
-    """The tensor, or each of the experts that it holds."""
+    """Yield the tensor, or each of the experts that it holds."""
     if not is_stacked(tensor.name) or len(tensor.shape) < 3:
         yield tensor
         return

@@ -6,7 +6,6 @@ they count as this process's memory otherwise, and a load would peak at twice th
 
 import dataclasses
 import math
-import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +16,7 @@ import numpy as np
 
 from palladio.model.base.config_keys import shown
 from palladio.model.base.errors import CheckpointError
+from palladio.model.files.mapped_file import MappedFile
 from palladio.model.files.small_files import parse_json
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -35,7 +35,7 @@ DTYPES: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
     }
 )
 FLOATS: Final = ("F64", "F32", "F16", "BF16", "F8_E4M3")
-"""Of parameters that are stored plainly; the others are of quantized ones."""
+"""Types of parameters that are stored plainly; the other types belong to quantized ones."""
 MAX_HEADER_BYTES: Final = 32 << 20
 """Less than the format allows: published files have up to 2 MB, and Python takes thirty times as much for JSON."""
 _MOST_DIMENSIONS: Final = 8
@@ -45,13 +45,13 @@ _AGAIN: Final = "Download it again"
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor is.
+    """The position of a tensor.
 
     Attributes:
-        name: in the checkpoint.
-        file: that holds it.
-        dtype: as the file names it ("BF16").
-        shape: as stored.
+        name: its name in the checkpoint.
+        file: the file that holds it.
+        dtype: the file's name of its type ("BF16").
+        shape: shape as stored.
         start, stop: its bytes in the file.
     """
 
@@ -66,45 +66,27 @@ class StoredTensor:
         return f"tensor {self.name[:_SHOWN]} in {self.file.name}"
 
 
-class SafetensorsFile:
-    """One open file. Arrays read from it are views of the map: use them before `close`."""
+class SafetensorsFile(MappedFile):
+    """One open safetensors file."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file and checks its header.
+        """Open the file and check its header.
 
         Raises:
             CheckpointError: the file is missing, truncated or corrupt.
         """
-        self.path = path
-        try:
-            with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except FileNotFoundError:
-            raise CheckpointError(f"{path} is missing") from None
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"cannot read {path}: {error}") from error
+        super().__init__(path)
         self.tensors = self._read_header()
 
     def read(self, tensor: StoredTensor) -> Array:
-        """A read-only view of the tensor; nothing is read from disk before it is touched."""
+        """Return a read-only view of the tensor. The disk is read on first use."""
         if tensor.dtype not in DTYPES:
             raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; supported: {', '.join(DTYPES)}")
-        raw = np.frombuffer(self._map, np.uint8, tensor.stop - tensor.start, tensor.start)
-        return raw.view(DTYPES[tensor.dtype]).reshape(tensor.shape)
-
-    def release(self, tensor: StoredTensor) -> None:
-        """Gives the tensor's pages back to the system. Views stay valid: they would be read again."""
-        first = tensor.start - tensor.start % mmap.PAGESIZE
-        if tensor.stop > first:
-            self._map.madvise(mmap.MADV_DONTNEED, first, tensor.stop - first)
-
-    def close(self) -> None:
-        """Views must be gone."""
-        self._map.close()
+        return self.bytes_of(tensor).view(DTYPES[tensor.dtype]).reshape(tensor.shape)
 
     def _read_header(self) -> dict[str, StoredTensor]:
-        size = len(self._map)
-        length = int.from_bytes(self._map[:8], "little") if size >= 8 else MAX_HEADER_BYTES
+        size = len(self.data)
+        length = int.from_bytes(self.data[:8], "little") if size >= 8 else MAX_HEADER_BYTES
         if length > size - 8:
             raise CheckpointError(
                 f"{self.path} is truncated or not a safetensors file: its header is longer than the file. {_AGAIN}"
@@ -115,7 +97,7 @@ class SafetensorsFile:
                 "checkpoint into several files"
             )
         try:
-            header = parse_json(self._map[8 : 8 + length], "it", repeats=False)
+            header = parse_json(self.data[8 : 8 + length], "it", repeats=False)
         except CheckpointError as error:
             raise self._corrupt(str(error)) from error
         if not isinstance(header, dict):
@@ -133,9 +115,9 @@ class SafetensorsFile:
         start, stop = (data + offset for offset in offsets)
         shape = tuple(sizes)
         tensor = StoredTensor(name, self.path, dtype, shape, start, stop)
-        if not data <= start <= stop <= len(self._map):
+        if not data <= start <= stop <= len(self.data):
             raise CheckpointError(
-                f"{self.path} is truncated: {tensor} ends at byte {stop}, but the file has {len(self._map)} bytes. "
+                f"{self.path} is truncated: {tensor} ends at byte {stop}, but the file has {len(self.data)} bytes. "
                 f"{_AGAIN}"
             )
         if tensor.dtype in DTYPES and math.prod(shape) * DTYPES[tensor.dtype].itemsize != stop - start:
@@ -147,7 +129,7 @@ class SafetensorsFile:
 
 
 def _are_counts(value: object) -> TypeGuard[list[int]]:
-    """A short list of whole numbers of at least 0."""
+    """Return whether a value is a short list of whole numbers of at least 0."""
     return (
         isinstance(value, list)
         and len(value) <= _MOST_DIMENSIONS

@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_chat_flags(parser: argparse.ArgumentParser) -> None:
-    """Those that `run` has too."""
+    """Add the flags that `chat` and `run` share."""
     parser.add_argument("--system", default="", metavar="TEXT", help="the system prompt")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, as of /set")
     parser.add_argument("--prompt", metavar="TEXT", help="ask only this, print the answer and end")

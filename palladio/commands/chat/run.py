@@ -33,7 +33,7 @@ _END_SECONDS = 20.0  # that the server has to end
 def parser() -> argparse.ArgumentParser:
     found = make_parser(
         "run",
-        "Starts a server of its own, which nobody else can use, and chats with it in the terminal. In the chat, /help "
+        "Starts a private server, and chats with it in the terminal. In the chat, /help "
         "lists its commands; Ctrl-C stops an answer, Ctrl-D ends.",
         [
             "palladio run                                   # the small embedded model",

@@ -1,5 +1,5 @@
 """`palladio doctor`.
 
-Owns: the checks of a machine, and how they are told.
+Owns: the checks of a machine, and how they are shown.
 Never: changes the machine.
 """

@@ -32,7 +32,7 @@ _SHOWN_VARIABLES: Final = (
     *("JAX_PLATFORMS", "XLA_FLAGS", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "LD_LIBRARY_PATH"),
     *("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "JAX_COMPILATION_CACHE_DIR"),
 )
-_SECRET_VARIABLES: Final = ("HF_TOKEN", "OPENAI_API_KEY")  # only whether they are set is told
+_SECRET_VARIABLES: Final = ("HF_TOKEN", "OPENAI_API_KEY")  # only whether they are set is shown
 _SECRET: Final = re.compile(r"hf_\w{8,}|sk-[\w-]{8,}|(?<=://)[^/@\s]+@")
 _LEAST_FILES, _LEAST_SHM, _LEAST_MEMORY, _LEAST_DISK = 4096, 256 << 20, 4 << 30, 10 << 30
 _COMMAND_SECONDS, _KILL_SECONDS = 10.0, 2.0
@@ -43,7 +43,11 @@ _NO_ANSWER = "no answer within"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """Attributes: fix: what to type or change; empty: nothing."""
+    """The result of a check.
+
+    Attributes:
+        fix: what to type or change; empty: nothing.
+    """
 
     verdict: Verdict
     about: str
@@ -133,7 +137,12 @@ def check_gpu_driver() -> Iterator[Finding]:
 def check_holders(
     devices: Sequence[str] = ("/dev/accel*", "/dev/vfio/[0-9]*"), proc: Path = Path("/proc")
 ) -> Iterator[Finding]:
-    """A TPU serves one process at a time. Args: devices: patterns; proc: where processes are listed."""
+    """Find processes that hold the TPU, which serves one at a time.
+
+    Args:
+        devices: patterns of device files.
+        proc: the folder that lists processes.
+    """
     chips = {str(path) for pattern in devices for path in Path("/").glob(pattern.lstrip("/"))}
     if not chips:
         return

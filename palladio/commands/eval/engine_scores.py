@@ -22,10 +22,11 @@ AT_ONCE = 256  # requests that the engine has; the rest waits here
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Likelihood:
-    """Of a continuation of a context.
+    """The likelihood of a continuation of a context.
 
     Attributes:
-        logprob: natural logarithm. is_greedy: each of its tokens is the likeliest one.
+        logprob: natural logarithm of its probability.
+        is_greedy: each of its tokens is the likeliest one.
     """
 
     logprob: float
@@ -51,7 +52,7 @@ class EngineScores:
         return self._engine.info.context_length
 
     def likelihoods(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Likelihood]:
-        """Of (context, continuation) in token ids; contexts that are too long lose their beginnings."""
+        """Score pairs of context and continuation, in token ids. Contexts that are too long lose their beginnings."""
         return self._wait([self._likelihood(*pair) for pair in pairs], "Scoring")
 
     def answers(self, prompts: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[str]:

@@ -101,7 +101,7 @@ def evaluate(argv: Sequence[str], environment: Mapping[str, str]) -> int:
 def parser() -> argparse.ArgumentParser:
     found = make_parser(
         "eval",
-        "Tells the perplexity of a text, or runs tasks of EleutherAI's lm-eval against the engine, without a server.",
+        "Computes the perplexity of a text, or runs tasks of EleutherAI's lm-eval on the engine, without a server.",
         [
             "palladio eval --perplexity text.txt --model-path DIR",
             "palladio eval --perplexity text.txt --model-path DIR --against='--quantization int4'",
@@ -118,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
     text.add_argument("--window", metavar="TOKENS", type=int, help=help_of_window)
     help_of_stride = "tokens from one window to the next; the rest of a window is context (default: half of it)"
     text.add_argument("--stride", metavar="TOKENS", type=int, help=help_of_stride)
-    help_of_against = "run it again with these flags too, and tell how the log-probabilities differ"
+    help_of_against = "run it again with these flags too, and show how the log-probabilities differ"
     text.add_argument("--against", metavar="FLAGS", help=help_of_against)
     add_task_flags(found)
     return found
@@ -181,7 +181,7 @@ async def _score(
 
 
 def _sizes(size: int | None, stride: int | None, context_length: int) -> tuple[int, int]:
-    """Of a window, and from one to the next.
+    """Return the tokens of a window, and from one window to the next.
 
     Raises:
         ConfigError: a flag is out of range.

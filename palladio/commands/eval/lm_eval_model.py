@@ -85,7 +85,7 @@ def _args(request: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _params(asked: dict[str, Any]) -> SamplingParams:
-    """Of lm-eval's names. Greedy, unless a task samples."""
+    """Translate lm-eval's parameters; greedy, unless a task samples."""
     until = asked.get("until") or ()
     fields = {name: asked[name] for name in ("top_p", "top_k", "min_p") if asked.get(name) is not None}
     most = next((asked[name] for name in ("max_gen_toks", "max_new_tokens", "max_tokens") if name in asked), None)

@@ -91,7 +91,7 @@ def list_models(argv: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _named(cache: Path) -> Iterator[Found]:
-    """Models that have a short name: those whose file is here, and those that can be downloaded."""
+    """Yield the models with short names, downloaded or not."""
     for model in catalogue():
         file, known = model.file_in(cache), f"{model.title}, {model.licence}"
         if model.is_in(cache):
@@ -103,7 +103,11 @@ def _named(cache: Path) -> Iterator[Found]:
 
 
 def _snapshots(folder: Path) -> list[Path]:
-    """Args: folder: of a repository in the hub cache; it need not be there."""
+    """Return the snapshots of a repository.
+
+    Args:
+        folder: the repository's in the hub cache; it may be missing.
+    """
     return [path for path in sorted((folder / "snapshots").glob("*")) if path.is_dir()]
 
 
@@ -138,7 +142,7 @@ def _model(name: str, revision: str, folder: Path) -> Found:
 
 
 def describe_problem(folder: Path) -> str | None:
-    """Why a folder cannot be served; None: as far as its settings tell, it can be."""
+    """Return why a folder cannot be served; None: its settings show no reason."""
     problem = why_not_servable(folder)
     if problem is not None:
         return problem.removeprefix(f"{folder} is ").removeprefix(f"{folder} has ")

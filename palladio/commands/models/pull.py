@@ -11,7 +11,7 @@ from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.errors import ConfigError, PalladioError
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub.hub import pull_model
-from palladio.runtime.text.hub.hub_download import Listing, Told, hub_cache, is_offline
+from palladio.runtime.text.hub.hub_download import DownloadListener, Listing, hub_cache, is_offline
 from palladio.server.launch import report_error
 
 
@@ -64,7 +64,7 @@ def pull(argv: Sequence[str], environment: Mapping[str, str]) -> int:
             raise ConfigError(f"MODEL {args.model} is the embedded model, which is here: palladio serve {args.model}")
         if is_offline():
             print("HF_HUB_OFFLINE is set: the hub is not asked", flush=True)
-        folder = pull_model(args.model, args.revision, args.download_dir, Told(display.update, on_listing))
+        folder = pull_model(args.model, args.revision, args.download_dir, DownloadListener(display.update, on_listing))
     except PalladioError as error:
         return report_error(error)
     finally:

@@ -25,7 +25,7 @@ from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub.hub import resolve_model_path
-from palladio.runtime.text.hub.hub_download import Told
+from palladio.runtime.text.hub.hub_download import DownloadListener
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from palladio.server.launch import run_worker
 
@@ -35,7 +35,7 @@ logger = logging.getLogger("palladio.engine")
 def main() -> int:
     """Returns the exit code, see run_worker."""
     configure_logging("info")
-    logging.getLogger("absl").setLevel(logging.WARNING)  # orbax tells of every step
+    logging.getLogger("absl").setLevel(logging.WARNING)  # orbax logs every step
     source, out, dtype, quantization = sys.argv[1:]
     return run_worker(lambda: _convert(_find(source), Path(out).expanduser(), dtype, quantization or None))
 
@@ -44,7 +44,7 @@ def _find(source: str) -> Path:
     """Its directory, or its GGUF file; shows the download of a hub id."""
     display = ProgressDisplay()
     try:
-        return resolve_model_path(source, told=Told(display.update), flag="HF_DIR")
+        return resolve_model_path(source, listener=DownloadListener(display.update), flag="HF_DIR")
     finally:
         display.close()
 

@@ -1,4 +1,4 @@
-"""The process that `palladio plan` starts: jax is imported here, and told to leave any accelerator alone.
+"""The process that `palladio plan` starts: it imports jax, and keeps it away from accelerators.
 
 python -m palladio.commands.plan.plan_worker < request.json
 """
@@ -34,7 +34,7 @@ from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub.hub import resolve_source
 from palladio.server.launch import run_worker
 
-_CONTEXT = 2048  # tokens that a request has in the cache, in the figures, if it may have so many
+_CONTEXT = 2048  # tokens of a request in the cache, for the figures, if the context allows them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _as_served(model: ModelConfig, config: EngineConfig) -> ModelConfig:
 
 
 def _bits(one: Deployment) -> str:
-    """Of the weights."""
+    """Return the type of the weights."""
     kind = one.model.weight_kinds.kind
     return str(jax.numpy.dtype(one.dtypes.weights).name) if kind is None else kind.name
 

@@ -1,4 +1,4 @@
-"""Block sizes of the GPU kernels: by the shapes alone, so that the same program comes of the same model anywhere."""
+"""Block sizes of the GPU kernels, by the shapes alone: a model gives the same program everywhere."""
 
 import dataclasses
 
@@ -11,13 +11,14 @@ WANTED_PROGRAMS = 528  # four for each of an H200's 132 multiprocessors: what ru
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DecodeBlocks:
-    """How the decode kernel is cut up.
+    """Block sizes of the decode kernel.
 
     Attributes:
-        keys: at a time; a power of two.
+        keys: keys at a time; a power of two.
         spare_parts: parts beyond one a request, into which long requests are cut.
-        min_part: keys below which a request is not cut.
-        num_warps: of a program. num_stages: of its pipeline of loads.
+        min_part: requests with fewer keys are not cut.
+        num_warps: warps of a program.
+        num_stages: stages of its pipeline of loads.
     """
 
     keys: int
@@ -31,19 +32,20 @@ class DecodeBlocks:
         row_bytes = _row_bytes(shape)
         keys = 64 if row_bytes <= 256 else 32 if row_bytes <= 512 else 16
         spare_parts = -(-WANTED_PROGRAMS // shape.num_kv_heads)
-        if shape.kv_dtype == jnp.int8 and row_bytes > 256:  # its scales take registers beside a wide head's sums
+        if shape.kv_dtype == jnp.int8 and row_bytes > 256:  # its scales need registers besides a wide head's sums
             keys = 16
         return cls(keys, spare_parts, num_warps=4 if row_bytes <= 512 else 8)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrefillBlocks:
-    """How the prefill kernel is cut up.
+    """Block sizes of the prefill kernel.
 
     Attributes:
-        rows: of a tile at most, which are queries times query heads a kv head; a power of two.
-        keys: at a time; a power of two.
-        num_warps: of a program. num_stages: of its pipeline of loads.
+        rows: rows of a tile at most: queries times query heads a kv head; a power of two.
+        keys: keys at a time; a power of two.
+        num_warps: warps of a program.
+        num_stages: stages of its pipeline of loads.
     """
 
     rows: int
@@ -64,17 +66,17 @@ class PrefillBlocks:
         return cls(rows=128, keys=32, num_stages=2)
 
     def queries(self, group: int) -> int:
-        """Tokens of a block, with so many query heads a kv head."""
+        """Return the tokens of a block, for `group` query heads a kv head."""
         return max(1, self.rows // group)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MosaicBlocks:
-    """How the prefill kernel for Hopper GPUs is cut up.
+    """Block sizes of the prefill kernel for Hopper GPUs.
 
     Attributes:
-        warpgroups: that compute, each 64 queries.
-        keys: at a time; a multiple of 64.
+        warpgroups: warpgroups that compute, each 64 queries.
+        keys: keys at a time; a multiple of 64.
         stages: buffers of keys and values.
     """
 
@@ -84,7 +86,7 @@ class MosaicBlocks:
 
     @classmethod
     def of(cls, head_size: int) -> "MosaicBlocks":
-        """head_size: 64 or 128. With 128 keys at a time, some of the features' registers spill (ptxas 13.5)."""
+        """Choose sizes for heads of 64 or 128. With 128 keys at a time, some features' registers spill (ptxas 13.5)."""
         return cls(warpgroups=2, keys=64, stages=8 if head_size <= 64 else 4)
 
     @property
@@ -94,5 +96,5 @@ class MosaicBlocks:
 
 
 def _row_bytes(shape: AttentionShape) -> int:
-    """Of one key, or one value, as a factor of a product."""
+    """Return the bytes of one key, or one value, as a factor of a product."""
     return shape.head_size * jnp.dtype(shape.dtype).itemsize

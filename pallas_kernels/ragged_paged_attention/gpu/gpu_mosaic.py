@@ -1,7 +1,7 @@
-"""The backend for Hopper GPUs: prefill by way of Mosaic, with pages fetched ahead by the copy engine and asynchronous
-products; decode, which is bound by memory either way, on the Triton kernel.
+"""The backend for Hopper GPUs. Prefill uses Mosaic: the copy engine fetches pages ahead, and products are asynchronous.
+Decode, which is bound by memory either way, uses the Triton kernel.
 
-XLA keeps these kernels inside a CUDA graph; `auto` takes them from JAX 0.12 on (auto_order in mosaic.py).
+XLA keeps these kernels inside a CUDA graph; `auto` uses them from JAX 0.12 on (auto_order in mosaic.py).
 """
 
 import jax
@@ -19,11 +19,11 @@ MIN_PAGE_SIZE = 8
 
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
-    """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]; 0 for rows of padding.
+    """Attend: q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]; 0 for rows of padding.
 
     Raises:
-        NotImplementedError: the target is no Hopper GPU, or a head size, page size or dtype is not one that the kernel
-            takes.
+        NotImplementedError: the target is no Hopper GPU, or the kernel does not support the head size, page size or
+            dtype.
     """
     target = options.target
     reason = mosaic.refusal(target) or _refusal(q.shape[-1], kv_pages.shape[2], q.dtype.name, kv_pages.dtype.name)
@@ -36,10 +36,10 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
 
 
 def chunk_tokens(shape: AttentionShape, target: Target) -> int:
-    """Tokens of a prefill block, for plan_attention.
+    """Return the tokens of a prefill block, for plan_attention.
 
     Raises:
-        NotImplementedError: the kernel does not take this shape.
+        NotImplementedError: the kernel does not support this shape.
     """
     reason = mosaic.refusal(target) or _refusal(
         shape.head_size, shape.page_size, jnp.dtype(shape.dtype).name, jnp.dtype(shape.kv_dtype).name
@@ -50,7 +50,7 @@ def chunk_tokens(shape: AttentionShape, target: Target) -> int:
 
 
 def _refusal(head_size: int, page_size: int, dtype: str, kv_dtype: str) -> str | None:
-    """Why the kernel cannot do this call; None: it can."""
+    """Return why the kernel cannot do this call; None: it can."""
     if head_size not in HEAD_SIZES:
         return f"it takes heads of {', '.join(map(str, HEAD_SIZES))}, not of {head_size}"
     if dtype != "bfloat16" or kv_dtype != "bfloat16":

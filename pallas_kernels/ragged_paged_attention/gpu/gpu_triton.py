@@ -21,11 +21,11 @@ INT32 = 2**31
 
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
-    """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]; 0 for rows of padding.
+    """Attend: q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H]; 0 for rows of padding.
 
     Raises:
-        NotImplementedError: the target is no GPU of compute capability 8.0 or more, or a head size, dtype or size of
-            the cache is not one that the kernels take.
+        NotImplementedError: the target is no GPU of compute capability 8.0 or more, or the kernels do not support the
+            head size, the dtype or the size of the cache.
     """
     if (reason := refusal(options.target) or _refusal(q, kv_pages)) is not None:
         raise NotImplementedError(reason)
@@ -40,23 +40,23 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
 def attend_decodes(
     q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions, onto: jax.Array
 ) -> jax.Array:
-    """Into `onto` [T, N, H], which has the chunks' outputs, those of the first num_decodes tokens."""
+    """Write the first num_decodes tokens into `onto` [T, N, H], which has the chunks' outputs."""
     decode = DecodeBlocks.of(_shape_of(q, kv_pages, metadata))
     return triton_decode.attend(q, kv_pages, metadata, options, decode, onto=onto)
 
 
 def chunk_tokens(shape: AttentionShape, target: Target) -> int:
-    """Tokens of a prefill block, for plan_attention."""
+    """Return the tokens of a prefill block, for plan_attention."""
     del target  # sizes that suit one GPU suit the others
     return PrefillBlocks.of(shape).queries(shape.group)
 
 
 def addressable_pages(num_pages: int, page_elements: int, itemsize: int) -> int:
-    """Of so many pages of a layer's cache, those that the kernels can address.
+    """Return how many of a layer's `num_pages` pages the kernels can address.
 
     Pallas counts a cache of more than 4 GiB in 64 bits, and Triton reads the 32 bits of a smaller one as a signed
-    number of elements: so a cache of 8 bits must not take 2 to 4 GiB. Handing the kernel two halves is no way out, for
-    XLA copies them; nor can a kernel add to a pointer itself.
+    number of elements: so a cache of 8 bits must not take 2 to 4 GiB. Passing two halves does not help, for XLA copies
+    them; nor can a kernel add to a pointer itself.
     """
     if itemsize == 1 and INT32 < num_pages * page_elements <= 2 * INT32:
         return INT32 // page_elements
@@ -78,7 +78,7 @@ def _shape_of(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata) ->
 
 
 def _refusal(q: jax.Array, kv_pages: jax.Array) -> str | None:
-    """Why the kernels cannot do this call; None: they can."""
+    """Return why the kernels cannot do this call; None: they can."""
     head_size = q.shape[-1]
     if head_size > MAX_HEAD_SIZE:
         return f"heads of {head_size} exceed {MAX_HEAD_SIZE}: their tiles exceed a multiprocessor's registers"

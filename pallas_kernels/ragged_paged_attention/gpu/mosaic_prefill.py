@@ -28,10 +28,10 @@ def attend(
     options: AttentionOptions,
     blocks: MosaicBlocks,
 ) -> jax.Array:
-    """Tokens of requests num_decodes …, each of which sees what lies before it in the cache.
+    """Attend tokens of requests num_decodes …, each of which sees the earlier tokens in the cache.
 
-    q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H] in q's dtype; 0 for tokens of no request, and not yet computed for
-    the first num_decodes tokens.
+    q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H] in q's dtype; 0 for tokens of no request, and undefined for the
+    first num_decodes tokens.
     """
     T, N, H = q.shape
     plan = metadata.chunks_of(T, blocks.queries)
@@ -79,7 +79,7 @@ def attend(
 
 
 def _buffers(dtype: Any, head_size: int, copied_rows: int, blocks: MosaicBlocks, interpreted: bool) -> Buffers:
-    """copied_rows: of a page, that one copy brings."""
+    """Return the kernel's buffers. copied_rows: rows of a page that one copy brings."""
     warpgroups, stages, keys = blocks.warpgroups, blocks.stages, blocks.keys
 
     def swizzled(*shape: int) -> Any:
@@ -113,7 +113,8 @@ def _attend_block(
     has_sinks: bool,
     **scratch: Any,
 ) -> None:
-    """Block i and query head n of the grid: block NB - 1 - i, so that the longest of a prompt are not left over."""
+    """Run block i and query head n of the grid: block NB - 1 - i, so that the longest blocks of a prompt do not come
+    last."""
     q_ref, kv_ref, table_ref, scales_ref, *plan, out_ref = refs
     sinks_ref = plan.pop() if has_sinks else None
     buffers = Buffers(**scratch)
@@ -151,7 +152,7 @@ def _read_plan(
     index = request_ref.shape[0] - 1 - lax.axis_index("block")
     real = index < num_blocks_ref[0]
     position = position_ref[index]
-    # As many blocks as there can be are more than the real ones and those that the padding tokens fill together.
+    # The most blocks there can be exceed the real ones plus the blocks that padding tokens fill.
     padding = num_tokens_ref[0] + (index - num_blocks_ref[0]) * blocks.queries
     first_token = jnp.where(real, token_ref[index], jnp.minimum(padding, num_tokens))
     count = jnp.where(real, count_ref[index], jnp.minimum(num_tokens - first_token, blocks.queries))
@@ -172,11 +173,11 @@ def _fetch_pages(
     table_width: int,
     window: int | None,
 ) -> None:
-    """Keeps the ring of buffers full."""
+    """Keep the ring of buffers full."""
     stages, keys, page_size = blocks.stages, blocks.keys, kv_ref.shape[2]
     rows, head_size = min(keys, page_size), buffers.keys.shape[-1]
     kv_head = lax.div(block.head, jnp.int32(group))
-    # Pages before the window are other requests' by now: what lies there may be NaN, which times 0 is not 0.
+    # Pages before the window belong to other requests by now: they may hold NaN, and 0 · NaN is NaN.
     oldest = jnp.int32(0) if window is None else jnp.maximum(block.position - window + 1, 0)
     first_page, last_page = (lax.div(token, jnp.int32(page_size)) for token in (oldest, block.end - 1))
 

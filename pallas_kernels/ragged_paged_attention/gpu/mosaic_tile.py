@@ -1,4 +1,4 @@
-"""What one warpgroup of the Hopper kernel computes: 64 queries of one head against the buffers that another fills."""
+"""The work of one warpgroup of the Hopper kernel: 64 queries of one head against the buffers that another fills."""
 
 import functools
 from typing import Any, NamedTuple
@@ -16,15 +16,17 @@ from palladio.pallas_kernels.ragged_paged_attention.gpu.triton_tile import LOG2E
 
 
 class Buffers(NamedTuple):
-    """Shared memory of a block, and what its warpgroups wait for.
+    """Shared memory of a block, and the barriers of its warpgroups.
 
     Attributes:
-        q: [warpgroups, 64, H]. keys, values: [stages, C, H]. out: [warpgroups, 64, H].
+        q: [warpgroups, 64, H].
+        keys, values: [stages, C, H].
+        out: [warpgroups, 64, H].
         weights: [warpgroups, 64, C], only where products cannot take them from registers (interpreted).
         q_there: a warpgroup's queries have been copied.
         keys_there, values_there: all pages of a stage have been copied.
         keys_free, values_free: all warpgroups are done with a stage.
-        cleaned: rows of the last stage that lie beyond the request's end have been cleared.
+        cleaned: rows of the last stage beyond the request's end have been cleared.
     """
 
     q: Any
@@ -41,7 +43,8 @@ class Buffers(NamedTuple):
 
 
 class Softmax(NamedTuple):
-    """As triton_tile's, in the layout of the tensor cores: output f32[64, H], peak and total f32[64]."""
+    """The online softmax of triton_tile, in the layout of the tensor cores: output f32[64, H], peak and total
+    f32[64]."""
 
     output: jax.Array
     peak: jax.Array
@@ -49,12 +52,14 @@ class Softmax(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What a block of threads computes.
+    """The work of a block of threads.
 
     Attributes:
         head: query head.
-        request, position, first_token: see BlockPlan. num_tokens: its count, or that of padding to clear.
-        end: keys of the request up to the last query. first_step, num_steps: blocks of keys; 0 steps for padding.
+        request, position, first_token: see BlockPlan.
+        num_tokens: its count, or the padding tokens to clear.
+        end: keys of the request up to the last query.
+        first_step, num_steps: blocks of keys; 0 steps for padding.
     """
 
     head: jax.Array
@@ -87,7 +92,7 @@ class QueryTile:
         self.count = jnp.clip(block.num_tokens - self.offset, 0, WARPGROUP_ROWS)
 
     def attend(self, q_ref: Any, scale: jax.Array) -> Softmax:
-        """All keys that the tile's queries see; q_ref [T, N, H], scale f32[]."""
+        """Attend to all keys that the tile's queries see; q_ref [T, N, H], scale f32[]."""
         keys, block, buffers = jnp.int32(self.blocks.keys), self.block, self.buffers
         head_size = q_ref.shape[-1]
         # Blocks of keys that all queries see whole lie in the middle; later ones only other tiles see.
@@ -122,7 +127,7 @@ class QueryTile:
         return softmax
 
     def _pass_on(self, step: jax.Array) -> None:
-        """A block of keys that only the other warpgroup's queries see."""
+        """Release a block of keys that only the other warpgroup's queries see."""
         buffers, slot = self.buffers, lax.rem(step, jnp.int32(self.blocks.stages))
         plgpu.barrier_wait(buffers.keys_there.at[slot])
         plgpu.barrier_arrive(buffers.keys_free.at[slot])
@@ -162,7 +167,7 @@ class QueryTile:
         return Softmax(output, peak, total)
 
     def _capped(self, scores: jax.Array, scale: jax.Array) -> jax.Array:
-        """In units of log2."""
+        """Scale and cap the scores, in units of log2."""
         if self.soft_cap is None:
             return scores * (scale * LOG2E)
         # tanh by exp2: exact for large scores of either sign, where exp2 is 0 or inf.
@@ -170,7 +175,7 @@ class QueryTile:
         return tanh * (self.soft_cap * LOG2E)
 
     def _add(self, output: jax.Array, weights: jax.Array, slot: jax.Array) -> jax.Array:
-        """Output + weights · values."""
+        """Compute output + weights · values."""
         values = self.buffers.values.at[slot]
         if self.interpreted:  # whose products know neither sums to begin with nor a left side in registers
             mine = self.buffers.weights.at[self.warpgroup]
@@ -191,7 +196,7 @@ class QueryTile:
         return added
 
     def _clean(self, step: jax.Array, slot: jax.Array) -> None:
-        """Clears the last buffer's values beyond the request's end: 0 times what lies there need not be 0."""
+        """Clear the last buffer's values beyond the request's end: 0 times an arbitrary number need not be 0."""
         keys, block, buffers = self.blocks.keys, self.block, self.buffers
         rest = lax.rem(block.end, jnp.int32(keys))
 
@@ -212,7 +217,7 @@ class QueryTile:
         pl.when((step == block.num_steps - 1) & (rest != 0))(clear_together)
 
     def write(self, softmax: Softmax, out_ref: Any, v_scale: jax.Array, sink: jax.Array | None) -> None:
-        """The weighted means times v_scale into the tile's rows of out_ref [T, N, H]; sink f32[]: the head's."""
+        """Write the weighted means times v_scale into the tile's rows of out_ref [T, N, H]; sink f32[]: the head's."""
         output, peak, total = softmax
         if sink is not None:
             sink = sink * LOG2E

@@ -1,7 +1,8 @@
-"""Attention of one query a request on a GPU: the keys are shared out over the device, the parts then added up.
+"""Attention of one query a request on a GPU: programs share the keys of a request, and the parts are added up
+afterwards.
 
-A program attends to one part of one request's keys, for the query heads of one kv head. How many parts a request has
-follows from its length, so a long request, beside short ones or alone, still occupies the whole device.
+A program attends to one part of one request's keys, for the query heads of one kv head. The number of parts follows
+from a request's length, so a long request, among short ones or alone, still occupies the whole device.
 """
 
 import functools
@@ -28,7 +29,7 @@ from palladio.pallas_kernels.triton import load, product_precision, store
 
 
 class Parts(NamedTuple):
-    """Which keys each program attends to; I = B + spare_parts parts, of which ends[-1] are real.
+    """The keys of each program; I = B + spare_parts parts, of which ends[-1] are real.
 
     Attributes:
         request: i32[I].
@@ -43,7 +44,7 @@ class Parts(NamedTuple):
 
 
 def plan_parts(kv_len: jax.Array, num_rows: jax.Array, window: int | None, blocks: DecodeBlocks) -> Parts:
-    """Cuts the keys of the first `num_rows` requests into parts of about the same length.
+    """Cut the keys of the first `num_rows` requests into parts of about the same length.
 
     kv_len i32[B], num_rows i32[]. Every layer of a step with the same window plans the same, so XLA does it once.
     """
@@ -65,7 +66,7 @@ def plan_parts(kv_len: jax.Array, num_rows: jax.Array, window: int | None, block
 
 
 class Partial(NamedTuple):
-    """What each part came to: output f32[I, K, G, H] before the division, peak and total f32[I, K, G]."""
+    """The result of each part: output f32[I, K, G, H] before the division, peak and total f32[I, K, G]."""
 
     output: jax.Array
     peak: jax.Array
@@ -80,7 +81,7 @@ def attend(
     blocks: DecodeBlocks,
     onto: jax.Array | None = None,
 ) -> jax.Array:
-    """Tokens 0 … num_decodes - 1, token b of request b; of a decode step, all of them.
+    """Attend tokens 0 … num_decodes - 1, token b of request b; in a decode step, all of them.
 
     Args:
         q: [T, N, H].
@@ -104,10 +105,11 @@ def combine_parts(
     options: AttentionOptions,
     onto: jax.Array | None,
 ) -> jax.Array:
-    """What the parts of each request come to together.
+    """Combine the parts of each request.
 
     Args:
-        partial: with G heads of one of K programs a request. ends: see Parts.
+        partial: results with G heads for each of K programs a request.
+        ends: see Parts.
         num_rows: i32[], requests that have parts.
         result: [T, N, H].
         onto: see `attend`.
@@ -185,7 +187,7 @@ def _attend_part(
     *others: jax.Array,
     reader: functools.partial[CacheReader],
 ) -> None:
-    """Program (k, i): part i for the query heads of kv head k. others: scales, if there are some, and outputs."""
+    """Run program (k, i): part i for the query heads of kv head k. others: scales, if there are some, and outputs."""
     *scales_ref, output_ref, peak_ref, total_ref = others
     G, H = output_ref.shape[2:]
     head, part = pl.program_id(0), pl.program_id(1)
@@ -221,7 +223,7 @@ def _attend_part(
 
 
 def _combine_parts(*refs: jax.Array, has_sinks: bool, every_row: bool) -> None:
-    """Program (k, b): token b for the query heads of kv head k."""
+    """Run program (k, b): token b for the query heads of kv head k."""
     output_ref, peak_ref, total_ref, ends_ref, num_rows_ref, v_scale_ref, *others, out_ref = refs
     G, H = output_ref.shape[2:]
     head, request = pl.program_id(0), pl.program_id(1)

@@ -1,7 +1,7 @@
 """Attention of several queries a request on a GPU: a program computes one block of them for one kv head.
 
-The rows of a tile are the block's tokens times the query heads of the kv head, so a few tokens fill it. Blocks later
-in a prompt see more keys; programs go from the last block to the first, so that the longest are not left over.
+The rows of a tile are the block's tokens times the query heads of the kv head, so a few tokens fill it. Blocks later in
+a prompt see more keys; programs start with the last block, so that the longest do not come last.
 """
 
 import functools
@@ -33,10 +33,10 @@ def attend(
     options: AttentionOptions,
     blocks: PrefillBlocks,
 ) -> jax.Array:
-    """Tokens of requests num_decodes …, each of which sees what lies before it in the cache.
+    """Attend tokens of requests num_decodes …, each of which sees the earlier tokens in the cache.
 
-    q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H] in q's dtype; 0 for tokens of no request, and not yet computed for
-    the first num_decodes tokens.
+    q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H] in q's dtype; 0 for tokens of no request, and undefined for the
+    first num_decodes tokens.
     """
     T, N, H = q.shape
     P, K, S, W = kv_pages.shape
@@ -100,7 +100,7 @@ def _attend_block(
     window: int | None,
     has_scales: bool,
 ) -> None:
-    """Program (k, i): block NB - 1 - i for the query heads of kv head k."""
+    """Run program (k, i): block NB - 1 - i for the query heads of kv head k."""
     q_ref, kv_ref, table_ref, scales_ref, request_ref, position_ref, token_ref, count_ref, *rest, out_ref = refs
     num_blocks_ref, num_tokens_ref, *optional = rest
     sinks_ref = optional[1:] if has_scales else optional
@@ -113,7 +113,8 @@ def _attend_block(
     num_blocks = num_blocks_ref[0]
 
     def where(first_token: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...], jax.Array]:
-        """Offset in the block of every element of the tile, its index in q, and whether its row and lane exist."""
+        """Return the offset in the block of every element of the tile, its index in q, and whether its row and lane
+        exist."""
         row = lax.broadcasted_iota(jnp.int32, (rows, lanes), 0)
         lane = lax.broadcasted_iota(jnp.int32, (rows, lanes), 1)
         offset = lax.div(row, G)
@@ -157,7 +158,7 @@ def _attend_block(
             softmax = softmax.with_sinks(load(sinks_ref[0], (head * G + lax.rem(row, G),), row < queries * G))
         store(out_ref, index, softmax.finish(scales_ref[1]), inside)
 
-    # As many blocks as there can be are more than the real ones and those that the padding tokens fill together.
+    # The most blocks there can be exceed the real ones plus the blocks that padding tokens fill.
     def clear_padding() -> None:
         _, index, inside = where(num_tokens_ref[0] + (block - num_blocks) * queries)
         store(out_ref, index, jnp.zeros((rows, lanes), jnp.float32), inside & (index[0] < T))

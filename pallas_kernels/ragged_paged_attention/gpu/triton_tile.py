@@ -43,7 +43,7 @@ class Softmax(NamedTuple):
     def add(
         self, scores: jax.Array, values: jax.Array, precision: Precision, factors: jax.Array | None = None
     ) -> "Softmax":
-        """Scores f32[R, C] and values [C, L] of one more block. factors: f32[C], of the values; None: 1."""
+        """Add one more block: scores f32[R, C] and values [C, L]. factors: f32[C], of the values; None: 1."""
         peak = jnp.maximum(self.peak, scores.max(axis=1))
         decay = jnp.exp2(self.peak - peak)
         weights = jnp.exp2(scores - peak[:, None])
@@ -52,19 +52,19 @@ class Softmax(NamedTuple):
         return Softmax(output, peak, self.total * decay + weights.sum(axis=1))
 
     def with_sinks(self, sinks: jax.Array) -> "Softmax":
-        """sinks f32[R]: of each row, the score of one more key, whose value is 0."""
+        """Add sinks f32[R]: the score of one more key of each row, whose value is 0."""
         sinks = sinks * LOG2E
         peak = jnp.maximum(self.peak, sinks)
         decay = jnp.exp2(self.peak - peak)
         return Softmax(self.output * decay[:, None], peak, self.total * decay + jnp.exp2(sinks - peak))
 
     def finish(self, v_scale: jax.Array) -> jax.Array:
-        """f32[R, L]: the weighted means, times v_scale f32[]; 0 for rows that saw no key."""
+        """Return the weighted means times v_scale f32[], as f32[R, L]; 0 for rows that saw no key."""
         return self.output * (v_scale / jnp.maximum(self.total, jnp.finfo(jnp.float32).tiny))[:, None]
 
 
 class KeyBlock(NamedTuple):
-    """Keys and values [C, L] as they are stored, and what they are multiplied by, f32[C]; None: 1."""
+    """Keys and values [C, L] as stored, and their factors f32[C]; None: 1."""
 
     keys: jax.Array
     values: jax.Array
@@ -77,10 +77,16 @@ class CacheReader:
     """Reads blocks of one kv head's keys and values, and scores queries with them.
 
     Attributes:
-        kv_ref: [P·K·S, 2·Hp] the cache as rows. table_ref: i32[B·Pmax] the block table.
+        kv_ref: [P·K·S, 2·Hp] the cache as rows.
+        table_ref: i32[B·Pmax] the block table.
         head: i32[], the kv head.
-        num_kv_heads: K. page_size: S. table_width: Pmax. head_size: H. value_lane: Hp, where the values begin.
-        dtype: of the factors of products. precision: of products.
+        num_kv_heads: K.
+        page_size: S.
+        table_width: Pmax.
+        head_size: H.
+        value_lane: Hp, where the values begin.
+        dtype: dtype of the factors of products.
+        precision: precision of products.
         block: tokens a block (C).
         scale: f32[], factor on q·k, with that of the stored keys.
         soft_cap: see AttentionOptions.
@@ -104,17 +110,17 @@ class CacheReader:
 
     @property
     def num_lanes(self) -> int:
-        """Of a tile: the head size as a power of two, which Triton asks for (L)."""
+        """Lanes of a tile (L): the head size rounded up to a power of two, which Triton needs."""
         return tile_lanes(self.head_size)
 
     def read(
         self, request: jax.Array, first: jax.Array, end: jax.Array | None, begin: jax.Array | None = None
     ) -> KeyBlock:
-        """Keys and values of tokens first … first + C - 1 of a request.
+        """Read keys and values of tokens first … first + C - 1 of a request.
 
         Args:
-            end: tokens from here on are not read, and are zeros; None: all of them are there.
-            begin: likewise tokens before this one, which have left the window. Only with `end`.
+            end: tokens from here on are not read, and become zeros; None: all of them exist.
+            begin: tokens before this one have left the window: they are not read, and become zeros. Only with `end`.
         """
         tokens = self.tokens(first)
         valid = None if end is None else tokens < end
@@ -132,11 +138,11 @@ class CacheReader:
         return KeyBlock(keys, values, of_keys, of_values)
 
     def tokens(self, first: jax.Array) -> jax.Array:
-        """i32[C], positions of the block that begins there."""
+        """Return the positions i32[C] of the block that begins there."""
         return first + lax.iota(jnp.int32, self.block)
 
     def scores(self, q: jax.Array, block: KeyBlock) -> jax.Array:
-        """q [R, L] → f32[R, C], in units of log2."""
+        """Score q [R, L] → f32[R, C], in units of log2."""
         scores = matmul(q, block.keys, self.precision, transpose=True)
         if block.key_scales is not None:
             scores *= block.key_scales[None, :]
@@ -149,7 +155,7 @@ class CacheReader:
     def _load_scales(
         self, number: jax.Array, pages: jax.Array, tokens: jax.Array, valid: jax.Array | None
     ) -> jax.Array:
-        """f32[C], those of a number among a token's 2·K."""
+        """Load the scales f32[C] of one number among a token's 2·K."""
         assert self.scales_ref is not None
         num_rows = self.scales_ref.shape[1]
         lanes = lax.div(number, num_rows) * self.page_size + lax.rem(tokens, self.page_size)
@@ -167,10 +173,10 @@ class CacheReader:
 
 
 def tile_lanes(head_size: int) -> int:
-    """The head size as a power of two, and at least what a product takes."""
+    """Return the head size rounded up to a power of two, and at least the size that a product needs."""
     return max(16, 1 << (head_size - 1).bit_length())
 
 
 def compute_dtype(q: jax.Array, kv_pages: jax.Array) -> jnp.dtype:
-    """What products are computed in: a cache of 8 bits is widened to q's dtype."""
+    """Return the dtype of products: a cache of 8 bits is widened to q's dtype."""
     return jnp.promote_types(q.dtype, kv_pages.dtype) if kv_pages.dtype.itemsize > 1 else jnp.dtype(q.dtype)

@@ -1,4 +1,4 @@
-"""Block sizes of the attention kernels: what they depend on."""
+"""The shape that block sizes of the attention kernels depend on."""
 
 import dataclasses
 
@@ -12,8 +12,14 @@ class AttentionShape:
     """Sizes of a layer's attention on one device.
 
     Attributes:
-        num_heads: N. num_kv_heads: K. head_size: H. page_size: S. table_width: Pmax. num_rows: B.
-        dtype: of queries and outputs. kv_dtype: of the cache.
+        num_heads: N.
+        num_kv_heads: K.
+        head_size: H.
+        page_size: S.
+        table_width: Pmax.
+        num_rows: B.
+        dtype: dtype of queries and outputs.
+        kv_dtype: dtype of the cache.
     """
 
     num_heads: int

@@ -1,13 +1,13 @@
-"""Where keys and values lie in the paged cache, and how they are stored there. This file is the only one that knows.
+"""The layout of keys and values in the paged cache, and their storage types. No other file depends on it.
 
 A layer's cache is one array [P, K, S, 2·Hp]: page, kv head, row in the page, then the key in lanes 0:H and the value in
 lanes Hp:Hp+H. Hp is the head size rounded up to a whole TPU row of 128 lanes, except that heads of up to 64 share one
 row (Hp = 64), so neither wastes memory on the most common sizes and no strided load is needed to read K or V. Lanes
 beyond H are 0 in every row that was written.
 
-A cache of float8 holds k / k_scale and v / v_scale, rounded and held within the type's range. One of int8 holds whole
-numbers up to 127, and beside each page a scale for each of its rows: one for the key of a token and a kv head, and one
-for the value. See ScaledPages.
+A cache of float8 holds k / k_scale and v / v_scale, rounded and clipped to the type's range. One of int8 holds whole
+numbers up to 127, and for each page a scale for each of its rows: one for the key of a token and a kv head, and one for
+the value. See ScaledPages.
 """
 
 from typing import NamedTuple
@@ -26,12 +26,12 @@ class ScaledPages(NamedTuple):
     """One layer's cache of int8.
 
     The 2·K scales of a token are numbered: those of the keys of heads 0 … K-1, then those of the values. A page has S
-    of each, side by side in S lanes of a row. A row of 128 lanes holds as many of these runs as it can (C), since a
-    TPU pads shorter rows: run i is in row i mod R, and there the (i // R)-th.
+    of each number, contiguous in S lanes of a row. A row of 128 lanes holds as many of these runs as it can (C), since
+    a TPU pads shorter rows: run i is in row i mod R, and there the (i // R)-th.
 
     Attributes:
         rows: int8[P, K, S, 2·Hp].
-        scales: f32[P, R, C·S], what stored keys and values are multiplied by.
+        scales: f32[P, R, C·S], factors on stored keys and values.
     """
 
     rows: jax.Array
@@ -39,12 +39,12 @@ class ScaledPages(NamedTuple):
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of keys and values."""
+        """Dtype of keys and values."""
         return jnp.dtype(self.rows.dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of keys and values."""
+        """Shape of keys and values."""
         return self.rows.shape
 
 
@@ -53,38 +53,39 @@ KVPages = jax.Array | ScaledPages
 
 
 def padded_head_size(head_size: int) -> int:
-    """Lanes that one key or one value takes (Hp)."""
+    """Return the lanes of one key or one value (Hp)."""
     if head_size <= LANES // 2:
         return LANES // 2
     return -(-head_size // LANES) * LANES
 
 
 def kv_page_shape(num_pages: int, num_kv_heads: int, page_size: int, head_size: int) -> tuple[int, int, int, int]:
-    """Shape of one layer's cache: [P, K, S, 2·Hp]."""
+    """Return the shape of one layer's cache: [P, K, S, 2·Hp]."""
     return (num_pages, num_kv_heads, page_size, 2 * padded_head_size(head_size))
 
 
 def scale_page_shape(num_pages: int, num_kv_heads: int, page_size: int) -> tuple[int, int, int]:
-    """Shape of the scales of one layer's cache of int8: [P, R, C·S]."""
+    """Return the shape of the scales of one layer's cache of int8: [P, R, C·S]."""
     runs = max(1, LANES // page_size)
     return num_pages, -(-2 * num_kv_heads // runs), runs * page_size
 
 
 def unpack_scales(scales: jax.Array, num_kv_heads: int, page_size: int) -> jax.Array:
-    """f32[P, R, C·S] → f32[P, 2, K, S]"""
+    """Unpack scales: f32[P, R, C·S] → f32[P, 2, K, S]."""
     P, R, L = scales.shape
     runs = scales.reshape(P, R, L // page_size, page_size).swapaxes(1, 2).reshape(P, -1, page_size)
     return runs[:, : 2 * num_kv_heads].reshape(P, 2, num_kv_heads, page_size)
 
 
 def scale_cells(num_kv_heads: int, num_rows: int, page_size: int) -> tuple[jax.Array, jax.Array]:
-    """Of each of a token's 2·K scales: its row in a page's R = num_rows, and the lane of the page's first token."""
+    """Return for each of a token's 2·K scales its row in a page's R = num_rows, and the lane of the page's first
+    token."""
     number = jnp.arange(2 * num_kv_heads)
     return number % num_rows, number // num_rows * page_size
 
 
 def quantize_rows(k: jax.Array, v: jax.Array, width: int) -> tuple[jax.Array, jax.Array]:
-    """k and v [T, K, H] → rows of a cache int8[T, K, width], and their scales f32[T, 2·K]."""
+    """Quantize k and v [T, K, H] → rows of a cache int8[T, K, width], and their scales f32[T, 2·K]."""
     T, K, H = k.shape
     both = jnp.stack([k, v], axis=1).astype(jnp.float32)  # [T, 2, K, H]
     largest = jnp.abs(both).max(axis=-1, keepdims=True) / LARGEST_INT8
@@ -102,7 +103,7 @@ def pack_rows(
     k_scale: jax.Array | float = 1.0,
     v_scale: jax.Array | float = 1.0,
 ) -> jax.Array:
-    """k and v [T, K, H] → rows of a cache [T, K, width] of that dtype; for int8 see quantize_rows."""
+    """Pack k and v [T, K, H] → rows of a cache [T, K, width] of that dtype; for int8 see quantize_rows."""
     padding = ((0, 0), (0, 0), (0, width // 2 - k.shape[-1]))
     stored = [jnp.pad(_store(x, scale, dtype), padding) for x, scale in ((k, k_scale), (v, v_scale))]
     return jnp.concatenate(stored, axis=-1)

@@ -1,4 +1,4 @@
-"""How ragged queries are cut into blocks of one request each: computed once a step, for all layers."""
+"""Division of ragged queries into blocks of one request each: computed once a step, for all layers."""
 
 import dataclasses
 from typing import Self
@@ -10,14 +10,16 @@ import jax.numpy as jnp
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class BlockPlan:
-    """NB = ceil((T + (align - 1) · B) / block) + B blocks at most, in the order of their tokens.
+    """At most NB = ceil((T + (align - 1) · B) / block) + B blocks, in the order of their tokens.
 
     A block's window of `block` tokens begins at a multiple of `align`; its own tokens begin anywhere in the first
     `align` of them.
 
     Attributes:
-        request: i32[NB], whose tokens. position: i32[NB], of the first token in its request.
-        first_token: i32[NB], its index along T. count: i32[NB], tokens of the block; 0 beyond the last block.
+        request: i32[NB], request of each block.
+        position: i32[NB], position of its first token in the request.
+        first_token: i32[NB], index of that token along T.
+        count: i32[NB], tokens of the block; 0 beyond the last block.
         num_blocks: i32[1], real blocks.
         block, align: static, in tokens.
     """
@@ -32,7 +34,7 @@ class BlockPlan:
 
     @classmethod
     def of_rows(cls, kv_len: jax.Array, num_rows: jax.Array) -> Self:
-        """Blocks of one token: row b is the last token of request b. kv_len i32[B], num_rows i32[]."""
+        """Make blocks of one token: row b is the last token of request b. kv_len i32[B], num_rows i32[]."""
         rows = jnp.arange(kv_len.shape[0], dtype=jnp.int32)
         count = (rows < num_rows).astype(jnp.int32)
         return cls(rows, kv_len - 1, rows, count, num_rows.reshape(1).astype(jnp.int32), 1)
@@ -41,7 +43,7 @@ class BlockPlan:
 def plan_blocks(
     query_start: jax.Array, kv_len: jax.Array, num_decodes: jax.Array, num_tokens: int, block: int, align: int = 1
 ) -> BlockPlan:
-    """Cuts the tokens of requests num_decodes … into blocks.
+    """Cut the tokens of requests num_decodes … into blocks.
 
     Args:
         query_start, kv_len, num_decodes: see AttentionMetadata.
@@ -72,6 +74,6 @@ def plan_blocks(
 
 
 def _count_up_to(ends: jax.Array, numbers: jax.Array) -> jax.Array:
-    """i32[M] of sorted `ends` [B] and `numbers` [M]: how many ends each number has reached."""
+    """Count for each of `numbers` [M] the sorted `ends` [B] that it has reached, i32[M]."""
     # compare_all: the other ways are loops of tiny kernels, which break a GPU's CUDA graph.
     return jnp.searchsorted(ends, numbers, side="right", method="compare_all")

@@ -1,5 +1,5 @@
 """Attention on TPUs, in Pallas.
 
-Owns: the backend, its kernel, tiles, turns and tuned sizes.
+Owns: the backend, its kernel, tiles, grid steps and tuned sizes.
 Never: imports another backend.
 """

@@ -16,6 +16,7 @@ from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import Atten
 from palladio.pallas_kernels.ragged_paged_attention.inputs.plan import BlockPlan
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_chunk import chunk_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_config import TpuBlocks, check, chunk_blocks, decode_blocks
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_grid import FEW, GridPlan, SharedSteps
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_kernel import NUM_INPUTS, NUM_SCALARS, attention_kernel
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_pages import (
     NUM_TABLES,
@@ -25,16 +26,15 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_pages import (
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_rows import ALIGNMENT, row_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_scales import scale_scratch
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import LOG2E, KernelSizes
-from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import FEW, SharedTurns, TurnPlan
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm, interpret_mode, require
 
 
 def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, options: AttentionOptions) -> jax.Array:
-    """q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H].
+    """Attend: q [T, N, H], kv_pages [P, K, S, 2·Hp] → [T, N, H].
 
     Raises:
-        NotImplementedError: the target is no TPU, or the layer is none for these kernels; see `check`.
+        NotImplementedError: the target is no TPU, or these kernels do not support the layer; see `check`.
     """
     require(options.target)
     T, N, H = q.shape
@@ -44,21 +44,21 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     check(shape)
     sizes = decode_blocks(shape, options.target)
     if B <= FEW:
-        sizes = sizes.alone()  # finding who shares a turn takes its time
+        sizes = sizes.alone()  # finding shared grid steps takes its time
     elif options.sliding_window is not None:
-        sizes = sizes.up_to(options.sliding_window)  # requests that share a turn see all their keys
+        sizes = sizes.up_to(options.sliding_window)  # requests that share a grid step see all their keys
     if metadata.kind == "decode":
-        turns = _turns(metadata, metadata.num_requests, S, sizes)
-        out = attend_tokens(q, kv_pages, metadata, options, turns, sizes)
+        grid = _grid_plan(metadata, metadata.num_requests, S, sizes)
+        out = attend_tokens(q, kv_pages, metadata, options, grid, sizes)
         return jnp.where(jnp.arange(T)[:, None, None] < metadata.num_requests, out, 0)
-    turns = _turns(metadata, metadata.num_decodes, S, sizes)
+    grid = _grid_plan(metadata, metadata.num_decodes, S, sizes)
     chunks = chunk_blocks(shape, options.target)
     rows = max(T + -T % ALIGNMENT, chunks.queries)
     # All rows are laid out for chunks, and those of single tokens taken from there: were they taken from q, XLA would
     # lay q out for them.
     packed = lax.optimization_barrier(pack_chunks(q, K, rows))
     single = packed[:, :, : min(B + -B % ALIGNMENT, rows)].transpose(2, 0, 1, 3)
-    decoded = _attend_packed(single, kv_pages, metadata, options, turns, sizes)
+    decoded = _attend_packed(single, kv_pages, metadata, options, grid, sizes)
     decoded = jnp.where(jnp.arange(decoded.shape[0])[:, None, None, None] < metadata.num_decodes, decoded, 0)
     # The kernel clears the rest: XLA would write all of it, in three times the cycles of this layer's other copies.
     others = _nothing(packed, options.target).at[:, :, : decoded.shape[0]].set(decoded.transpose(1, 2, 0, 3))
@@ -67,9 +67,9 @@ def attention(q: jax.Array, kv_pages: jax.Array, metadata: AttentionMetadata, op
     return unpack_tokens(out[:, :, :T].transpose(2, 0, 1, 3), H)
 
 
-def _turns(metadata: AttentionMetadata, num_rows: jax.Array, page: int, blocks: TpuBlocks) -> TurnPlan:
+def _grid_plan(metadata: AttentionMetadata, num_rows: jax.Array, page: int, blocks: TpuBlocks) -> GridPlan:
     sizes = page, blocks.rows, blocks.together, blocks.longest
-    return TurnPlan.of_rows(metadata.kv_len, num_rows, metadata.block_table, *sizes)
+    return GridPlan.of_rows(metadata.kv_len, num_rows, metadata.block_table, *sizes)
 
 
 def attend_tokens(
@@ -77,10 +77,11 @@ def attend_tokens(
     kv_pages: jax.Array,
     metadata: AttentionMetadata,
     options: AttentionOptions,
-    plan: TurnPlan,
+    plan: GridPlan,
     blocks: TpuBlocks,
 ) -> jax.Array:
-    """Requests of one token each. q [B, N, H] → the same, attended; rows beyond the plan's turns are not written."""
+    """Attend requests of one token each: q [B, N, H] → the same shape. Rows beyond the plan's grid steps are not
+    written."""
     B, N, H = q.shape
     K = kv_pages.shape[1]
     packed = jnp.pad(q.reshape(B, K, N // K, H), ((0, 0), (0, 0), (0, 0), (0, _lanes(H) - H)))
@@ -92,29 +93,30 @@ def _attend_packed(
     kv_pages: jax.Array,
     metadata: AttentionMetadata,
     options: AttentionOptions,
-    plan: TurnPlan,
+    plan: GridPlan,
     blocks: TpuBlocks,
 ) -> jax.Array:
-    """As `attend_tokens`, of queries [B, K, G, lanes]."""
+    """Attend as `attend_tokens`, with queries [B, K, G, lanes]."""
     G = q.shape[2]
     padded = jnp.pad(q, ((0, 0), (0, 0), (0, -G % 8), (0, 0)))
     return _call(padded, kv_pages, metadata, options, plan.blocks, blocks, shared=plan.shared)[:, :, :G]
 
 
 def _lanes(head_size: int) -> int:
-    """Of a row of queries."""
+    """Return the lanes of a row of queries."""
     return max(padded_head_size(head_size), LANES)
 
 
 def pack_chunks(q: jax.Array, K: int, rows: int) -> jax.Array:
-    """q [T, N, H] → [K, G, rows, lanes], as chunks are attended."""
+    """Pack q [T, N, H] → [K, G, rows, lanes], the layout of chunks."""
     T, N, H = q.shape
     padding = ((0, 0), (0, 0), (0, rows - T), (0, _lanes(H) - H))
     return jnp.pad(q.reshape(T, K, N // K, H).transpose(1, 2, 0, 3), padding)
 
 
 def unpack_tokens(out: jax.Array, head_size: int) -> jax.Array:
-    """out [T, K, G, lanes] → [T, N, H]: where heads share a row with the values, these lanes are the latter's."""
+    """Unpack out [T, K, G, lanes] → [T, N, H]: where keys and values share a row, the result is in the values'
+    lanes."""
     T, K, G, _ = out.shape
     first = 0 if padded_head_size(head_size) >= LANES else padded_head_size(head_size)
     mine: jax.Array = out[..., first : first + head_size]
@@ -122,7 +124,7 @@ def unpack_tokens(out: jax.Array, head_size: int) -> jax.Array:
 
 
 def _nothing(like: jax.Array, target: Target) -> jax.Array:
-    """An array whose memory nobody has written."""
+    """Return an array with uninitialized memory."""
     # Interpreted, NaN, so that tests see whether all of it is written.
     if target.interpret is not None:
         return jnp.full_like(like, jnp.nan)
@@ -131,12 +133,12 @@ def _nothing(like: jax.Array, target: Target) -> jax.Array:
 
 
 def _part(size: int, wanted: int, unit: int) -> int:
-    """The largest part of `size` up to `wanted` that divides it and is a multiple of the unit, or all of it."""
+    """Return the largest part of `size` up to `wanted` that divides it and is a multiple of the unit, or all of it."""
     return next((part for part in range(min(wanted, size) // unit * unit, 0, -unit) if size % part == 0), size)
 
 
 def _kernel_sizes(kv_pages: jax.Array, num_rows: int, options: AttentionOptions, blocks: TpuBlocks) -> KernelSizes:
-    """num_rows: of a block of queries of one kv head (R)."""
+    """Return the kernel's sizes. num_rows: rows of a block of queries of one kv head (R)."""
     _, K, S, W = kv_pages.shape
     return KernelSizes(
         queries=blocks.queries,
@@ -161,7 +163,8 @@ def _kernel_sizes(kv_pages: jax.Array, num_rows: int, options: AttentionOptions,
 
 
 def _widths(blocks: TpuBlocks, page: int) -> tuple[int, ...]:
-    """A chunk's products have many rows, so that a few keys more cost little beside another piece of code."""
+    """Choose the widths of a request's last block. A chunk's products have many rows, so a few more keys cost little
+    compared with another piece of code."""
     if blocks.queries > 1:
         return (blocks.keys,)
     parts = [blocks.keys >> halvings for halvings in (2, 1, 0)]
@@ -169,14 +172,15 @@ def _widths(blocks: TpuBlocks, page: int) -> tuple[int, ...]:
 
 
 def _factors(options: AttentionOptions) -> jax.Array:
-    """f32[2], see tpu_kernel."""
+    """Return the factors f32[2] of scores and of outputs, see tpu_kernel."""
     scores = options.scale * options.k_scale
     scores = scores * LOG2E if options.soft_cap is None else scores / options.soft_cap
     return jnp.stack([jnp.asarray(scores, jnp.float32), jnp.asarray(options.v_scale, jnp.float32)])
 
 
 def _sinks(options: AttentionOptions, K: int) -> jax.Array:
-    """f32[K, G rounded up, 128]: a sink is a score, in base 2 like the others, and a row of lanes for a query head."""
+    """Return sinks f32[K, G rounded up, 128]: scores in base 2 like the others, one row of lanes for each query
+    head."""
     sinks = jnp.zeros(K) if options.sinks is None else options.sinks.astype(jnp.float32) * LOG2E
     sinks = sinks.reshape(K, -1)
     sinks = jnp.pad(sinks, ((0, 0), (0, -sinks.shape[1] % 8)))
@@ -186,7 +190,8 @@ def _sinks(options: AttentionOptions, K: int) -> jax.Array:
 def _cost(
     sizes: KernelSizes, num_blocks: int, R: int, q: jax.Array, kv_pages: jax.Array, context: int
 ) -> pl.CostEstimate:
-    """For the compiler, which cannot look into a kernel: every block in use, by requests of half the context."""
+    """Estimate the cost for the compiler, which cannot look into a kernel: every block in use, by requests of half the
+    context."""
     keys = context // 2
     if sizes.window is not None:
         keys = min(keys, sizes.window + sizes.queries)
@@ -209,12 +214,12 @@ def attend_chunks(
     plan: BlockPlan,
     blocks: TpuBlocks,
 ) -> jax.Array:
-    """Chunks of prompts. q [K, G, T', lanes] → the same, attended.
+    """Attend chunks of prompts: q [K, G, T', lanes] → the same shape.
 
     Args:
-        others: [K, G, T', lanes], whose memory the result takes: what the first num_others rows, whole tiles, become if
-            they are of no block. Rows after those and after the last block become 0. Not selected afterwards: XLA makes
-            one loop of that and of the transposition, and takes a minute to compile it.
+        others: [K, G, T', lanes], whose memory becomes the result's: of its first num_others rows, whole tiles, those
+            of no block stay. Rows after those and after the last block become 0. The kernel selects, because
+            XLA would fuse a later selection with the transposition into one loop, which takes a minute to compile.
     """
     return _call(q, kv_pages, metadata, options, plan, blocks, others, num_others)
 
@@ -228,13 +233,14 @@ def _call(
     blocks: TpuBlocks,
     others: jax.Array | None = None,
     num_others: int = 0,
-    shared: SharedTurns | None = None,
+    shared: SharedSteps | None = None,
 ) -> jax.Array:
-    """q [B, K, R, lanes] of requests of one token each, or [K, G, T', lanes] of chunks → q's shape, attended.
+    """Call the kernel: q [B, K, R, lanes] of requests of one token each, or [K, G, T', lanes] of chunks → the same
+    shape.
 
     Args:
-        others, num_others: of chunks, see attend_chunks.
-        shared: of requests of one token, see TurnPlan.
+        others, num_others: for chunks, see attend_chunks.
+        shared: for requests of one token, see GridPlan.
     """
     _, K, S, W = kv_pages.shape
     single, lanes = blocks.queries == 1, q.shape[3]
@@ -243,8 +249,8 @@ def _call(
     table = padded_table(metadata.block_table, options.target)
     sinks = _sinks(options, K)
     of_blocks = (plan.request, plan.position, plan.first_token, plan.count, plan.num_blocks)
-    of_turns = () if shared is None else (shared.num_rows, shared.pages, *shared.rows)
-    scalars = (*of_blocks, metadata.kv_len, _factors(options), *of_turns)
+    of_shared = () if shared is None else (shared.num_rows, shared.pages, *shared.rows)
+    scalars = (*of_blocks, metadata.kv_len, _factors(options), *of_shared)
     block = pl.BlockSpec(memory_space=pl.ANY)
     if single:  # requests of blocks of one token are first among the scalars
         shift = blocks.rows.bit_length() - 1
@@ -293,8 +299,8 @@ def _call(
 
 
 def _kernel(*refs: Any, sizes: KernelSizes, num_others: int | None) -> None:
-    """Behind the usual scalars there may be those of shared turns; behind the usual inputs the scales of a cache of
-    int8, and of chunks `others`, whose memory is the output's."""
+    """Run the kernel with its optional references: after the usual scalars those of shared grid steps; after the usual
+    inputs the scales of an int8 cache, and, for chunks, `others`, whose memory is the output's."""
     shared = None
     if sizes.together > 1:
         behind = NUM_SCALARS + 2 + sizes.together

@@ -2,8 +2,8 @@
 
 A unit is the rows of one kv head, or some of them. Its work has three stages: scores, weights, and adding the values.
 While one unit's weights are computed, the scores of the next are multiplied and the values of the one before added. The
-stages hand over in vector memory, in two buffers that take turns: what one stage leaves behind is far more than the
-registers hold, and the compiler's own way of putting it aside (spills) cost more in every schedule that was read.
+stages hand over in vector memory, in two alternating buffers: the results of a stage far exceed the registers, and the
+compiler's own spills cost more in every schedule that was read.
 
 A block of which not every query sees every key first writes a table of limits, once for all heads. The smaller of score
 and limit is one instruction, where comparing positions and selecting take three.
@@ -38,10 +38,12 @@ HIGHEST = -LOWEST
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Buffer:
-    """What the stages of a unit hand over.
+    """The buffer between the stages of a unit.
 
-    Attributes: scores f32[r, keys]; weights [r, keys] in the queries' type; decay f32[r, 128], what earlier sums are
-    multiplied by.
+    Attributes:
+        scores: f32[r, keys].
+        weights: [r, keys] in the queries' type.
+        decay: f32[r, 128], the factor on earlier sums.
     """
 
     scores: Ref
@@ -50,12 +52,12 @@ class _Buffer:
 
 
 def limit_rows(queries: int) -> int:
-    """Of a step of the loop which writes the limits."""
+    """Return the rows of one iteration of the loop that writes the limits."""
     return min(queries, 64)
 
 
 def chunk_scratch(num_rows: int, dtype: Any, sizes: KernelSizes) -> list[Any]:
-    """The memory that ChunkBlock takes as its scratch."""
+    """Return the scratch memory of ChunkBlock."""
     rows, keys = sizes.row_chunk, sizes.keys
     buffer = [
         pltpu.VMEM((rows, keys), jnp.float32),
@@ -67,14 +69,15 @@ def chunk_scratch(num_rows: int, dtype: Any, sizes: KernelSizes) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChunkBlock:
-    """One block of keys, and the queries that it is for.
+    """One block of keys, and the queries that attend to it.
 
     Attributes:
-        q: [2, K, R, Hp], of which `q_slot` is meant. rows: [2, K, keys, W], of which `slot` is meant.
+        q: [2, K, R, Hp], used at `q_slot`.
+        rows: [2, K, keys, W], used at `slot`.
         peak, total, output: the online softmax, see tpu_kernel.
-        factor: of the scores in the exponent; with a soft cap, of the argument of tanh.
+        factor: factor of the scores in the exponent; with a soft cap, of the argument of tanh.
         scratch: see chunk_scratch.
-        scales: of a cache of int8.
+        scales: scales of a cache of int8.
     """
 
     q: Ref
@@ -91,14 +94,15 @@ class ChunkBlock:
 
     @property
     def _limits(self) -> Ref:
-        """f32[R, keys], HIGHEST where a query sees a key, else LOWEST."""
+        """Limits f32[R, keys]: HIGHEST where a query sees a key, else LOWEST."""
         return self.scratch[0]
 
     def _buffer(self, unit: int) -> _Buffer:
         return _Buffer(*self.scratch[4:] if unit % 2 else self.scratch[1:4])
 
     def write_limits(self, base: jax.Array, at: jax.Array, end: jax.Array) -> None:
-        """For add(masked=True). base: position of the first key. at: of the first query. end: keys in all."""
+        """Write the limits for add(masked=True). base: position of the first key. at: of the first query. end: keys in
+        all."""
         sizes, limits = self.sizes, self._limits
         size = limit_rows(sizes.queries)
 
@@ -117,7 +121,7 @@ class ChunkBlock:
         lax.fori_loop(0, limits.shape[0] // size, body, None)
 
     def add(self, masked: bool) -> None:
-        """Adds the keys to the state. masked: as the limits say; else every query sees all."""
+        """Add the keys to the state. masked: the limits apply; else every query sees all."""
         num_heads, num_rows = self.q.shape[1], self.q.shape[2]
         at_once = self.sizes.heads
 

@@ -1,4 +1,4 @@
-"""Block sizes of the TPU kernels, and what those kernels cannot take."""
+"""Block sizes of the TPU kernels, and the limits of these kernels."""
 
 import dataclasses
 import functools
@@ -12,20 +12,20 @@ import jax.numpy as jnp
 
 from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
 from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES
-from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import SHORT
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_grid import SHORT
 from palladio.pallas_kernels.target import Target
 
 MIB = 2**20
 TUNED = Path(__file__).resolve().parents[2] / "tuned"
 VMEM = {"v4": 16 * MIB, "v5e": 128 * MIB, "v5p": 64 * MIB, "v6e": 128 * MIB, "7x": 64 * MIB}
-SPILLS = 2 * MIB  # what registers do not hold, beside a quarter of a kernel's buffers
+SPILLS = 2 * MIB  # spilled registers, in addition to a quarter of a kernel's buffers
 MAX_TABLE_WIDTH = 32_768  # pages a request: of 1 MiB of scalar memory, four rows of the block table take half
 WIDE_MATRIX_UNIT = ("v6e", "7x")  # 256 columns: a product with 128 leaves half of them idle
 MAX_ROWS = 8_192  # requests of a step: scalar memory holds six numbers of each, and five of each block of queries
-TOGETHER = 4  # short requests of a turn
+TOGETHER = 4  # short requests of a grid step
 MOST_ROWS = 16  # among which those are found
 IN_OUT = 1 * MIB  # of vector memory for those rows
-MAX_SHARED_NUMBERS = 32_768  # in scalar memory, for turns that requests share
+MAX_SHARED_NUMBERS = 32_768  # in scalar memory, for shared grid steps
 ROW_TILE = {1: 32, 2: 16, 4: 8}  # rows of a native tile, by the bytes of an element
 
 
@@ -35,15 +35,16 @@ class TpuBlocks:
 
     Attributes:
         queries: tokens of a request at once.
-        keys: of the cache at once: a multiple of the page size.
-        vmem: bytes of vector memory that the kernel may use: what it needs, since XLA moves out whatever else is there.
+        keys: keys of the cache at once: a multiple of the page size.
+        vmem: bytes of vector memory that the kernel may use: no more than it needs, since XLA moves all other data out.
         key_chunk: keys of one product, for requests of one token.
-        row_chunk, heads: rows of one product, and kv heads that are worked on at once, for chunks of prompts.
+        row_chunk, heads: for chunks of prompts, rows of one product, and kv heads that are processed at once.
         multiplies_ones: see tpu_tile.KernelSizes.
-        together: requests of one token and up to 128 keys that share a turn; 1: none does.
-        longest: keys of a request that shares a turn, at most. Half as many of more than 128 share one.
-        rows: of requests of one token that the pipeline brings at once.
-        halves: in turns that requests share, a tile of rows has the query heads of two kv heads.
+        together: requests of one token and up to 128 keys that share a grid step; 1: none does. Half as many with more
+            than 128 keys share one.
+        longest: most keys of a request that shares a grid step.
+        rows: rows of requests of one token that the pipeline brings at once.
+        halves: in shared grid steps, a tile of rows has the query heads of two kv heads.
     """
 
     queries: int
@@ -59,17 +60,17 @@ class TpuBlocks:
     halves: bool = False
 
     def alone(self) -> "TpuBlocks":
-        """Where no requests share a turn."""
+        """Return the sizes without shared grid steps."""
         return dataclasses.replace(self, together=1, longest=0, rows=1, halves=False)
 
     def up_to(self, keys: int) -> "TpuBlocks":
-        """Where requests of more keys have turns of their own."""
+        """Return the sizes where requests with more than `keys` keys do not share grid steps."""
         longest = min(self.longest, keys // SHORT * SHORT)
         return dataclasses.replace(self, longest=longest) if longest else self.alone()
 
 
 def chunk_block(shape: AttentionShape, target: Target) -> int:
-    """Tokens of a block of a chunk."""
+    """Return the tokens of a block of a chunk."""
     return chunk_blocks(shape, target).queries
 
 
@@ -77,13 +78,13 @@ NO_CHANGES: Mapping[str, int] = MappingProxyType({})
 
 
 def decode_blocks(shape: AttentionShape, target: Target, changes: Mapping[str, int] = NO_CHANGES) -> TpuBlocks:
-    """Sizes for requests of one token. changes: what a sweep tries in place of the usual."""
+    """Choose sizes for requests of one token. changes: sizes that a sweep tries instead of the usual."""
     sizes = _sizes(target, "decode", shape) | dict(changes)
     return _sharing(shape, target, _fit(shape, target, 1, sizes), sizes.get("together", TOGETHER))
 
 
 def _sharing(shape: AttentionShape, target: Target, blocks: TpuBlocks, wanted: int) -> TpuBlocks:
-    """With short requests sharing turns, if they can."""
+    """Let short requests share grid steps, if they can."""
     if SHORT % shape.page_size:
         return blocks
     most = min(MOST_ROWS, max(IN_OUT // _in_out_bytes(shape), 2))
@@ -101,16 +102,17 @@ def _sharing(shape: AttentionShape, target: Target, blocks: TpuBlocks, wanted: i
 
 
 def chunk_blocks(shape: AttentionShape, target: Target, changes: Mapping[str, int] = NO_CHANGES) -> TpuBlocks:
-    """Sizes for chunks of prompts. changes: see decode_blocks."""
+    """Choose sizes for chunks of prompts. changes: see decode_blocks."""
     sizes = _sizes(target, "chunk", shape) | dict(changes)
     queries = max(16, sizes["rows"] // shape.group)
     return _fit(shape, target, 1 << (queries.bit_length() - 1), sizes)  # a power of 2, see the kernel
 
 
 def check(shape: AttentionShape) -> None:
-    """
+    """Check that the kernels support a layer.
+
     Raises:
-        NotImplementedError: these kernels do not take such a layer; the message says what to change.
+        NotImplementedError: they do not; the message says what to change.
     """
     if jnp.dtype(shape.dtype) not in (jnp.float32, jnp.bfloat16):
         raise NotImplementedError(f"TPUs compute in bfloat16 or float32, not in {jnp.dtype(shape.dtype)} (--dtype)")
@@ -139,7 +141,7 @@ def check(shape: AttentionShape) -> None:
 
 
 def _fit(shape: AttentionShape, target: Target, queries: int, sizes: dict[str, int]) -> TpuBlocks:
-    """The largest blocks up to those asked for whose buffers fit."""
+    """Choose the largest blocks up to the desired sizes whose buffers fit."""
     keys = sizes["keys"]
     limit = _limit(target)
     unit = math.lcm(shape.page_size, LANES)  # whole pages, and scores of whole rows of lanes
@@ -164,18 +166,19 @@ def _fit(shape: AttentionShape, target: Target, queries: int, sizes: dict[str, i
 
 
 def _limit(target: Target) -> int:
-    """Bytes of vector memory for a kernel."""
+    """Return the bytes of vector memory for a kernel."""
     return int(VMEM.get(target.kind, min(VMEM.values())) * 0.8)
 
 
 def _in_out_bytes(shape: AttentionShape, queries: int = 1) -> int:
-    """Two buffers of a block of queries, and of its output."""
+    """Return the bytes of two buffers of a block of queries, and of its output."""
     rows = shape.num_kv_heads * (-(-shape.group // 8) * 8 if queries == 1 else shape.group * queries)
     return 4 * rows * max(shape.row_width // 2, LANES) * jnp.dtype(shape.dtype).itemsize
 
 
 def _bytes(shape: AttentionShape, queries: int, keys: int, blocks: int = 1) -> int:
-    """What a kernel's buffers take, with some room for values in flight. blocks: of queries, that come at once."""
+    """Return the bytes of a kernel's buffers, with some room for values in flight. blocks: blocks of queries that
+    arrive at once."""
     rows = shape.num_kv_heads * (-(-shape.group // 8) * 8 if queries == 1 else shape.group * queries)
     head = max(shape.row_width // 2, LANES)
     itemsize = jnp.dtype(shape.dtype).itemsize
@@ -185,12 +188,13 @@ def _bytes(shape: AttentionShape, queries: int, keys: int, blocks: int = 1) -> i
     of_head = rows // shape.num_kv_heads
     if queries == 1:
         return cache + in_out + state + of_head * keys * 3 * 4
-    # The scratch of tpu_chunk, of at most two turns, and as much again for values in flight.
+    # The scratch of tpu_chunk, of at most two iterations, and as much again for values in flight.
     return cache + in_out + state + of_head * (keys * (4 + 2 * 2 * (4 + itemsize)) + 2 * LANES * 4)
 
 
 def _sizes(target: Target, kind: str, shape: AttentionShape) -> dict[str, int]:
-    """Rows (queries times heads), keys and so on: as a sweep found for this kind of device, or what suits most."""
+    """Return rows (queries times heads), keys and so on: as a sweep found for this kind of device, or the usual
+    ones."""
     ones = int(target.kind in WIDE_MATRIX_UNIT and kind == "chunk" and shape.row_width <= 2 * LANES)
     if target.interpret is not None:  # small, so that small cases have several
         return {"rows": 64, "keys": LANES, "heads": 2, "ones": ones}

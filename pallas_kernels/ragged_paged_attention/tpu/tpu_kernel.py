@@ -1,17 +1,17 @@
-"""The TPU kernel: one grid step a block of queries of one request, an inner loop over blocks of its keys; or several
-short requests of one token.
+"""The TPU kernel: one grid step a block of queries of one request, with an inner loop over blocks of its keys; or one
+grid step for several short requests of one token.
 
-Pages come by copies of their own (tpu_pages) into one of two buffers, always one block ahead, across grid steps too:
-the last block of keys of one request starts the first one of the next.
+The kernel copies pages itself (tpu_pages) into one of two buffers, always one block ahead, across grid steps too: the
+last block of keys of one request starts the first one of the next.
 
 Rows are group-major: row g · queries + j is query j of the g-th query head of a kv head, so a row's position is a
-remainder of a power of two. What found its place by the compiler's own counts (2026-11, libtpu 0.0.42):
+remainder of a power of two. Choices that the compiler's own counts confirmed (2026-11, libtpu 0.0.42):
 - peak and total are [rows, 128], all lanes of the peak equal: widening them is a concatenation, not lane work.
 - the total stays a sum a lane until the end (one cross-lane sum a block of queries, not one a block of keys), or comes
   from the matrix unit.
 - the scale is folded into the exponent of 2, so a score costs one product less.
 - blocks of keys that every query sees skip the mask.
-- the last keys of a request of one token cost what a quarter, a half or the whole of a block does.
+- the last keys of a request of one token cost as much as a quarter, a half or the whole of a block.
 - short requests of one token share a grid step (tpu_short): in one of its own each waits for the matrix unit.
 """
 
@@ -47,7 +47,7 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import (
 )
 
 Ref = Any
-NUM_SCALARS = 7  # of attention_kernel, without those of shared turns
+NUM_SCALARS = 7  # of attention_kernel, without those of shared grid steps
 NUM_INPUTS = 11  # without the scales of a cache of int8 too
 SCORE_FACTOR, OUTPUT_FACTOR = 0, 1  # of the factors
 
@@ -93,11 +93,22 @@ def attention_kernel(
     in_pages: Ref | None = None,
     shared: SharedBlocks | None = None,
 ) -> None:
-    """Scalars request … kv_len, block_table: see QueryBlocks; first_token: see BlockPlan; factors f32[2]. q and out: of
-    requests of one token [rows, K, R, Hp], of chunks see ChunkRows. sinks f32[K, ≥G, 128] (in base 2), kv_pages the
-    cache in HBM; scratch: see KeyBuffers and _State, slot_of i32[1] the buffer to read next, tables and tables_arrived
-    see QueryBlocks; more: of a cache of int8 scale_scratch, and of chunks row_scratch and chunk_scratch; num_others:
-    see ChunkRows.clear_rest; in_pages: the scales of a cache of int8; shared: turns that several requests share."""
+    """Run a grid step. Scalars request … kv_len, block_table: see QueryBlocks; first_token: see BlockPlan; factors
+    f32[2].
+
+    Args:
+        q, out: [rows, K, R, Hp] for requests of one token; for chunks see ChunkRows.
+        sinks: f32[K, ≥G, 128] (in base 2).
+        kv_pages: the cache in HBM.
+        rows, arrived: see KeyBuffers.
+        peak, total, output: see _State.
+        slot_of: i32[1], the buffer to read next.
+        tables, tables_arrived: see QueryBlocks.
+        more: for a cache of int8 scale_scratch, and for chunks row_scratch and chunk_scratch.
+        num_others: see ChunkRows.clear_rest.
+        in_pages: the scales of a cache of int8.
+        shared: shared grid steps; None: there are none.
+    """
     i = pl.program_id(0)
     blocks = QueryBlocks(
         request, position, count, num_blocks, kv_len, block_table, tables, tables_arrived, sizes, shared
@@ -131,7 +142,7 @@ def attention_kernel(
         end, at = blocks.end(i), position[i]
         row = request[i] & (sizes.rows - 1) if sizes.rows > 1 else 0
         if moved is not None:
-            _take_turns(moved, i, num)
+            _swap_queries(moved, i, num)
 
         def add(base: jax.Array, slot: jax.Array, width: int | None) -> None:
             masked = width is not None
@@ -162,17 +173,17 @@ def attention_kernel(
         of_scores, of_output = factors[SCORE_FACTOR], factors[OUTPUT_FACTOR]
         ShortRequests(q, out, rows, slot, sinks, requests, size, of_scores, of_output, sizes, scales).attend()
 
-    def _turn() -> None:
+    def _step() -> None:
         blocks.when_alone(i, _block)
         blocks.when_shared(i, _shared)
 
-    pl.when(i < num)(_turn)
+    pl.when(i < num)(_step)
     if moved is not None:
         pl.when(i + 1 >= num)(lambda: moved.clear_rest(num, num_others))
 
 
-def _take_turns(moved: ChunkRows, i: jax.Array, num: jax.Array) -> None:
-    """Starts the copy of the next block's queries, and waits for that of this one's."""
+def _swap_queries(moved: ChunkRows, i: jax.Array, num: jax.Array) -> None:
+    """Start the copy of the next block's queries, and wait for that of this block's."""
     pl.when(i + 1 < num)(lambda: moved.start(i + 1))
     moved.wait(i)
 
@@ -189,8 +200,8 @@ def _add_keys(
     width: int,
     where: tuple[jax.Array, jax.Array, jax.Array] | None,
 ) -> None:
-    """The first `width` keys of a block, for a request of one token: a row of q. where: (position of the first key, of
-    the query, keys in all); None: it sees all."""
+    """Add the first `width` keys of a block, for a request of one token: a row of q. where: (position of the first key,
+    of the query, keys in all); None: it sees all."""
     waiting: Callable[[], None] | None = None
     sizes = dataclasses.replace(sizes, key_chunk=min(sizes.key_chunk, width))
     for first_key in range(0, width, sizes.key_chunk):
@@ -208,7 +219,7 @@ def _add_keys(
 def _visible(
     where: tuple[jax.Array, jax.Array, jax.Array], first_key: int, num_rows: int, sizes: KernelSizes
 ) -> jax.Array:
-    """bool[R, key_chunk]"""
+    """Return the mask bool[R, key_chunk]."""
     base, at, end = where
     key = (base + first_key) + lax.broadcasted_iota(jnp.int32, (num_rows, sizes.key_chunk), 1)
     visible = key < end
@@ -227,7 +238,7 @@ def _add_chunk(
     place: tuple[int, int],
     visible: jax.Array | None,
 ) -> Callable[[], None]:
-    """Scores and weights of one head; what it returns adds the values."""
+    """Compute scores and weights of one head, and return a function that adds the values."""
     head, first_key = place
     these = pl.ds(first_key, sizes.key_chunk)
     queries = q[row, head]

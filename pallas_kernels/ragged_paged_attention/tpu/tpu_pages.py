@@ -1,7 +1,7 @@
-"""Where the pages of a step's blocks of queries are, and the copies that bring them.
+"""The pages of a step's blocks of queries, and the copies that bring them.
 
-Pages come by copies of their own into one of two buffers. All page numbers of a step would not fit scalar memory, so a
-request's row of the block table is copied there, two grid steps ahead.
+The kernel copies pages into one of two buffers. All page numbers of a step would not fit scalar memory, so a request's
+row of the block table is copied there, two grid steps ahead.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import LANES
+from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_grid import SHORT
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_scales import RowScales
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_tile import KernelSizes
-from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_turns import SHORT
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import hbm
 
@@ -27,12 +27,12 @@ Ref = Any
 NUM_TABLES = 3  # of this grid step's request and the next one's, and one on its way
 TABLE_PIECE = 1_024  # page numbers of one copy
 COPIES_AT_ONCE = 8
-FEW_PAGES = 8  # of a turn that requests share, whose copies are started without a loop
+FEW_PAGES = 8  # of a shared grid step, whose copies are started without a loop
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SharedBlocks:
-    """Turns of several requests, in scalar memory: see SharedTurns."""
+    """Shared grid steps, in scalar memory: see SharedSteps."""
 
     num_rows: Ref
     pages: Ref
@@ -43,10 +43,13 @@ class SharedBlocks:
 class QueryBlocks:
     """The step's blocks of queries, in scalar memory.
 
-    Attributes: request, position, count, num_blocks: see BlockPlan. kv_len: i32[B]. block_table: i32[B, Pmax] in HBM;
-    its rows of this grid step's request, the next one's and the one after that are copied to tables i32[3 · Pmax], and
-    arrived: a semaphore for each. XLA would lay out all of it anew for a kernel that takes it row by row. shared:
-    None if every block is one request's.
+    Attributes:
+        request, position, count, num_blocks: see BlockPlan.
+        kv_len: i32[B].
+        block_table: i32[B, Pmax] in HBM. XLA would lay out all of it anew for a kernel that takes it row by row.
+        tables: i32[3 · Pmax], copies of its rows for this grid step's request and the next two.
+        arrived: a semaphore for each of these rows.
+        shared: None if every block is one request's.
     """
 
     request: Ref
@@ -61,39 +64,39 @@ class QueryBlocks:
     shared: SharedBlocks | None = None
 
     def end(self, i: jax.Array) -> jax.Array:
-        """Keys that a block of queries sees, from 0 on."""
+        """Return the end of the keys that a block of queries sees, which start at 0."""
         return jnp.minimum(self.kv_len[self.request[i]], self.position[i] + self.count[i])
 
     def bounds(self, i: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """First and last + 1 of its blocks of keys."""
+        """Return the first and last + 1 of its blocks of keys."""
         keys, window = self.sizes.keys, self.sizes.window
         first = jnp.int32(0) if window is None else lax.div(jnp.maximum(self.position[i] - window + 1, 0), keys)
         return first, lax.div(self.end(i) + (keys - 1), keys)
 
     def num_pages(self, i: jax.Array, block: jax.Array) -> jax.Array:
-        """Of a block of keys."""
+        """Return the number of pages of a block of keys."""
         page = self.sizes.page
         return jnp.clip(lax.div(self.end(i) - block * self.sizes.keys + (page - 1), page), 0, self.sizes.pages)
 
     def entry(self, i: jax.Array, block: jax.Array) -> jax.Array:
-        """Of the first page of a block of keys: where its number is."""
+        """Return the index in `tables` of the first page of a block of keys."""
         first: jax.Array = lax.rem(i, NUM_TABLES) * self.block_table.shape[1] + block * self.sizes.pages
         return first
 
     def page(self, entry: jax.Array) -> jax.Array:
-        """Of a table that has arrived."""
+        """Return a page number from a table that has arrived."""
         number: jax.Array = self.tables[entry]
         return number
 
     def when_alone(self, i: jax.Array, act: Callable[[], None]) -> None:
-        """If the grid step is one request's."""
+        """Run `act` if one request has the grid step."""
         if self.shared is None:
             act()
         else:
             pl.when(self.shared.num_rows[i] == 1)(act)
 
     def when_shared(self, i: jax.Array, act: Callable[[int], None]) -> None:
-        """If several share it. act: called with the keys that each of them has the place of."""
+        """Run `act` if several requests share the grid step. act: called with the keys reserved for each of them."""
         if self.shared is None:
             return
 
@@ -105,7 +108,8 @@ class QueryBlocks:
         pl.when(self.shared.num_rows[i] > 1)(shared)
 
     def requests(self, i: jax.Array, size: int) -> list[tuple[jax.Array, jax.Array]]:
-        """Of a grid step that several share: each one's row, and its keys. Behind the last the first, without keys."""
+        """Return the row and the keys of each request that shares a grid step. After the last, the first repeats
+        without keys."""
         assert self.shared is not None
         found = []
         for place, rows in enumerate(self.shared.rows[: self.sizes.together * SHORT // size]):
@@ -114,7 +118,7 @@ class QueryBlocks:
         return found
 
     def pages_of(self, num_keys: jax.Array) -> jax.Array:
-        """That hold so many keys."""
+        """Return the number of pages that hold `num_keys` keys."""
         return lax.div(num_keys + (self.sizes.page - 1), self.sizes.page)
 
     def start_table(self, i: jax.Array) -> None:
@@ -124,7 +128,7 @@ class QueryBlocks:
         self._each_piece(i, lambda copy: copy.wait())
 
     def _each_piece(self, i: jax.Array, act: Callable[[Any], None]) -> None:
-        """Those that hold pages of the grid step's keys."""
+        """Call `act` with the copy of each piece of the table that holds pages of the grid step's keys."""
         slot, width = lax.rem(i, NUM_TABLES), self.block_table.shape[1]
         size = min(TABLE_PIECE, width)
         first, last = (bound * self.sizes.pages for bound in self.bounds(i))
@@ -140,7 +144,7 @@ class QueryBlocks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeyBuffers:
-    """Two buffers of keys and values [2, K, keys, W], and a semaphore for each; of a cache of int8 with its scales."""
+    """Two buffers of keys and values [2, K, keys, W], and a semaphore for each; with scales in a cache of int8."""
 
     kv_pages: Ref
     rows: Ref
@@ -149,8 +153,8 @@ class KeyBuffers:
     scales: RowScales | None = None
 
     def start(self, i: jax.Array, block: jax.Array, slot: jax.Array) -> None:
-        """Copies of a block's pages. Each is a few scalar instructions, most of them for addresses, which are constant
-        in groups that begin at a known page."""
+        """Start copies of a block's pages. Each is a few scalar instructions, most of them for addresses, which are
+        constant in groups that begin at a known page."""
         sizes, blocks = self.blocks.sizes, self.blocks
         at_once = min(COPIES_AT_ONCE, sizes.pages)
         number, entry = blocks.num_pages(i, block), blocks.entry(i, block)
@@ -173,8 +177,8 @@ class KeyBuffers:
         if self.scales is not None:
             self.scales.start(page, slot, place)
 
-    def start_turn(self, i: jax.Array, slot: jax.Array) -> None:
-        """The first pages of a grid step, whose row of the block table is on its way."""
+    def start_step(self, i: jax.Array, slot: jax.Array) -> None:
+        """Start copies of a grid step's first pages; its row of the block table may still be arriving."""
         blocks = self.blocks
 
         def alone() -> None:
@@ -185,7 +189,7 @@ class KeyBuffers:
         blocks.when_shared(i, lambda size: self._start_shared(i, slot, size))
 
     def _start_shared(self, i: jax.Array, slot: jax.Array, size: int) -> None:
-        """All pages of several requests, side by side in a buffer."""
+        """Start copies of all pages of several requests into consecutive parts of a buffer."""
         blocks = self.blocks
         assert blocks.shared is not None
         each = size // blocks.sizes.page
@@ -204,19 +208,19 @@ class KeyBuffers:
                 lax.fori_loop(0, blocks.pages_of(num_keys), lambda j, _, one=one: one(j), None)
 
     def wait(self, i: jax.Array, block: jax.Array, slot: jax.Array) -> None:
-        """For all of a block's pages."""
+        """Wait for all of a block's pages."""
         self._wait_pages(self.blocks.num_pages(i, block), slot)
 
     def wait_shared(self, i: jax.Array, slot: jax.Array, size: int) -> None:
-        """For all pages of several requests."""
+        """Wait for all pages of several requests."""
         number = jnp.int32(0)
         for _, num_keys in self.blocks.requests(i, size):
             number += self.blocks.pages_of(num_keys)
         self._wait_pages(number, slot)
 
     def _wait_pages(self, number: jax.Array, slot: jax.Array) -> None:
-        """A semaphore counts bytes, so one wait is for any number of copies, and a wait for each power of two is for
-        every number."""
+        """Wait for any number of pages. A semaphore counts bytes, so one wait may cover several copies: waits for
+        powers of two add up to every number."""
         sizes = self.blocks.sizes
 
         def arrive(num_pages: int) -> None:
@@ -233,8 +237,8 @@ class KeyBuffers:
         pl.when(number < sizes.pages)(_powers)
 
     def clear_tail(self, slot: jax.Array, first: jax.Array, width: int) -> None:
-        """Zeros from row `first` of a block to `width`: what lies there may be NaN, and 0 · NaN is NaN. Whole numbers
-        may stay, since their scales are 0, and keys of requests of one token, whose scores are replaced."""
+        """Clear rows of a block from `first` to `width`: they may hold NaN, and 0 · NaN is NaN. Whole numbers may stay,
+        since their scales are 0, and keys of requests of one token, whose scores are replaced."""
         sizes, num_heads = self.blocks.sizes, self.rows.shape[1]
         if sizes.scaled:
             return
@@ -253,8 +257,8 @@ class KeyBuffers:
         lax.fori_loop(lax.div(first, page), width // page, body, None)
 
     def clear_head(self, slot: jax.Array, first: jax.Array) -> None:
-        """Zeros in the pages of a block before the one that holds row `first`: they have left the window, and what lies
-        there is another request's by now."""
+        """Clear the pages of a block before the one that holds row `first`: they have left the window, and may hold
+        another request's tokens by now."""
         _, num_heads, _, width = self.rows.shape
         page = self.blocks.sizes.page
 
@@ -267,24 +271,25 @@ class KeyBuffers:
 
 
 def start_walk(i: jax.Array, buffers: KeyBuffers) -> None:
-    """Before the first grid step's walk: its request's row of the block table, the next one's, and its first pages."""
+    """Start the first grid step's copies: its request's row of the block table, the next one's, and its first pages."""
     blocks = buffers.blocks
     blocks.start_table(i)
     pl.when(blocks.num_blocks[0] > 1)(lambda: blocks.start_table(i + 1))
-    buffers.start_turn(i, jnp.int32(0))
+    buffers.start_step(i, jnp.int32(0))
 
 
 def walk_keys(
     i: jax.Array, buffers: KeyBuffers, slot: jax.Array, add: Callable[[jax.Array, jax.Array, int | None], None]
 ) -> jax.Array:
-    """Goes over the blocks of keys of a grid step, with the pages of the next block always on their way.
+    """Loop over the blocks of keys of a grid step, while the pages of the next block are copied.
 
     Args:
-        slot: the buffer that the first block's pages go to.
+        slot: the buffer of the first block's pages.
         add: called with the position of a block's first key, its buffer, and, where some query does not see all of it,
-            how many of its keys to compute (one of the widths of KernelSizes).
+            the number of its keys to compute (one of the widths of KernelSizes).
 
-    Returns: the buffer of the next grid step's first block.
+    Returns:
+        The buffer of the next grid step's first block.
     """
     blocks, sizes = buffers.blocks, buffers.blocks.sizes
     num, at = blocks.num_blocks[0], blocks.position[i]
@@ -296,7 +301,7 @@ def walk_keys(
         is_last = block + 1 >= last
         next_slot = 1 - slot
         pl.when(jnp.logical_not(is_last))(lambda: buffers.start(i, block + 1, next_slot))
-        pl.when(is_last & (i + 1 < num))(lambda: buffers.start_turn(i + 1, next_slot))
+        pl.when(is_last & (i + 1 < num))(lambda: buffers.start_step(i + 1, next_slot))
         buffers.wait(i, block, slot)
         base = block * sizes.keys
         held = end - base
@@ -323,17 +328,17 @@ def walk_keys(
 
 
 def walk_shared(i: jax.Array, buffers: KeyBuffers, slot: jax.Array, size: int) -> jax.Array:
-    """As walk_keys, of a grid step that several requests share: when it returns, all their keys are there, and the
-    pages of the next grid step on their way. size: keys that each has the place of."""
+    """Fetch the keys of a shared grid step, as walk_keys: on return all have arrived, and the next grid step's pages
+    are being copied. size: keys reserved for each request."""
     blocks, num, next_slot = buffers.blocks, buffers.blocks.num_blocks[0], 1 - slot
     pl.when(i + 2 < num)(lambda: blocks.start_table(i + 2))
-    pl.when(i + 1 < num)(lambda: buffers.start_turn(i + 1, next_slot))
+    pl.when(i + 1 < num)(lambda: buffers.start_step(i + 1, next_slot))
     buffers.wait_shared(i, slot, size)
     return next_slot
 
 
 def padded_table(block_table: jax.Array, target: Target) -> jax.Array:
-    """i32[B, Pmax] → as QueryBlocks takes it: rows of whole pieces, in HBM."""
+    """Pad i32[B, Pmax] for QueryBlocks: rows of whole pieces, in HBM."""
     width = block_table.shape[1]
     padding = -width % (LANES if width <= TABLE_PIECE else TABLE_PIECE)
     return hbm(jnp.pad(block_table, ((0, 0), (0, padding))), target)

@@ -1,9 +1,9 @@
-"""Rows of a block of queries of a chunk: copied from where they lie along T, and the attended ones back to there.
+"""Rows of a block of queries of a chunk: copied from their place along T, and the attended rows back to it.
 
 A copy moves whole tiles of 16 rows, and requests begin anywhere. So a block's window begins at a tile, and its first
-rows may be those of requests before: they are computed like the others, and replaced by what the block before left of
-that tile, or for the first block by what lay there. Only tiles with rows of the block are copied, so that a short
-request does not cost a block's bytes.
+rows may belong to earlier requests: they are computed like the others, then replaced by the rows that the block before
+left in that tile, or, for the first block, by its original content. Only tiles with rows of the block are copied, so
+that a short request does not cost a block's bytes.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ ALIGNMENT = 16  # rows of a native tile of 16 bits, and two of 32 bits
 
 
 def row_scratch(num_kv_heads: int, num_rows: int, width: int, dtype: Any, sizes: KernelSizes) -> list[Any]:
-    """The memory that ChunkRows takes as its scratch."""
+    """Return the scratch memory of ChunkRows."""
     return [
         pltpu.VMEM((2, num_kv_heads, num_rows, width), dtype),
         pltpu.SemaphoreType.DMA((2,)),
@@ -38,14 +38,14 @@ NUM_ROW_SCRATCH = 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChunkRows:
-    """Of the step's blocks of queries.
+    """Copies of the rows of the step's blocks of queries.
 
     Attributes:
         first_token, count: see BlockPlan, in scalar memory.
-        source, target: [K, G, T', Hp], T' whole tiles, and at least a block. The target's first rows hold already what
-            they are to be if they are of no block.
-        scratch: see row_scratch: two buffers of queries [2, K, R, Hp] that take turns, whether they arrived, the
-            attended rows [1, K, R, Hp], whether they have left, and of each query head the last tile of those.
+        source, target: [K, G, T', Hp], T' whole tiles, and at least a block. The target's first rows that are of no
+            block already have their final content.
+        scratch: see row_scratch: two alternating buffers of queries [2, K, R, Hp], their semaphores, the attended rows
+            [1, K, R, Hp], their semaphore, and for each query head the last tile of those.
     """
 
     first_token: Ref
@@ -57,20 +57,20 @@ class ChunkRows:
 
     @property
     def queries(self) -> Ref:
-        """[2, K, R, Hp], of which `slot` is this block's."""
+        """Queries [2, K, R, Hp]; `slot` selects a block's."""
         return self.scratch[0]
 
     @property
     def attended(self) -> Ref:
-        """[1, K, R, Hp]"""
+        """Attended rows [1, K, R, Hp]."""
         return self.scratch[2]
 
     def slot(self, i: jax.Array) -> jax.Array:
-        """Which buffer of queries is block i's."""
+        """Return the buffer of block i's queries."""
         return lax.rem(i, 2)
 
     def skipped(self, i: jax.Array) -> jax.Array:
-        """Rows of a query head before the block's own."""
+        """Return the rows of a query head before the block's own."""
         return lax.rem(self.first_token[i], ALIGNMENT)
 
     def start(self, i: jax.Array) -> None:
@@ -86,7 +86,7 @@ class ChunkRows:
         self._each(i, self._outgoing, lambda copy: copy.wait())
 
     def keep_first_tile(self, i: jax.Array) -> None:
-        """Of block i, the first: what lies there now, for `join`."""
+        """Keep the current content of the first tile of block i, the first block, for `join`."""
         edge = self.scratch[4]
         copies = [
             pltpu.make_async_copy(
@@ -102,7 +102,7 @@ class ChunkRows:
             copy.wait()
 
     def join(self, i: jax.Array) -> None:
-        """Takes over, in the first tile of attended rows, those of blocks before; keeps the last tile for the next."""
+        """Restore earlier blocks' rows in the first tile of attended rows; keep the last tile for the next block."""
         attended, edge, queries = self.attended, self.scratch[4], self.sizes.queries
         last = pl.multiple_of((self._num_tiles(i) - 1) * ALIGNMENT, ALIGNMENT)
         skipped = self.skipped(i)
@@ -117,7 +117,7 @@ class ChunkRows:
                 edge[head, kept, :] = attended[0, head, pl.ds(group * queries + last, ALIGNMENT), :]
 
     def clear_rest(self, num_blocks: jax.Array, num_others: int) -> None:
-        """Zeros in all rows after the blocks' tiles and the first num_others, when the last block has left."""
+        """Clear all rows after the blocks' tiles and the first num_others, when the last block has left."""
         self.attended[...] = jnp.zeros_like(self.attended)
         last = jnp.maximum(num_blocks - 1, 0)
         end = jnp.where(num_blocks > 0, self.first_token[last] + self.count[last], 0)
@@ -130,7 +130,7 @@ class ChunkRows:
             self._clear(begin, size, number)
 
     def _clear(self, begin: jax.Array, size: int, number: jax.Array) -> None:
-        """So many pieces of `size` rows, from row `begin` on."""
+        """Clear `number` pieces of `size` rows, from row `begin` on."""
 
         def copies(piece: jax.Array) -> list[Any]:
             return [
@@ -154,7 +154,7 @@ class ChunkRows:
         lax.fori_loop(0, number, wait, None)
 
     def _num_tiles(self, i: jax.Array) -> jax.Array:
-        """That hold rows of the block."""
+        """Return the number of tiles that hold rows of the block."""
         return lax.div(self.skipped(i) + self.count[i] + (ALIGNMENT - 1), ALIGNMENT)
 
     def _each(
@@ -175,7 +175,7 @@ class ChunkRows:
         pl.when(used < tiles)(lambda: lax.fori_loop(0, used, _tile, None))
 
     def _incoming(self, i: jax.Array, row: Any, size: int) -> list[Any]:
-        """Of each query head of all kv heads, copies of so many rows from `row` of the window on."""
+        """Return copies of `size` rows from `row` of the window on, for each query head of all kv heads."""
         slot = self.slot(i)
         return [
             pltpu.make_async_copy(

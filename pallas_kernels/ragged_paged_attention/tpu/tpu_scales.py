@@ -1,6 +1,6 @@
-"""The scales of a cache of int8 in the TPU kernel: copied page by page beside the rows, and laid out along the keys.
+"""The scales of an int8 cache in the TPU kernel: copied page by page with the rows, and laid out along the keys.
 
-A page's scales are few lanes of each head, see ScaledPages; a block of keys wants a row of them for each head. So they
+A page's scales are few lanes of each head, see ScaledPages; a block of keys needs a row of them for each head. So they
 are rotated and selected together, for all heads of a row at once.
 """
 
@@ -21,7 +21,11 @@ Ref = Any
 
 
 def scale_scratch(page_scales: tuple[int, ...], sizes: KernelSizes) -> list[Any]:
-    """The memory that RowScales takes. Args: page_scales: R and lanes of a page."""
+    """Return the scratch memory of RowScales.
+
+    Args:
+        page_scales: R and lanes of a page.
+    """
     num_rows, num_lanes = page_scales
     return [
         pltpu.VMEM((2, sizes.pages, num_rows, num_lanes), jnp.float32),
@@ -31,18 +35,19 @@ def scale_scratch(page_scales: tuple[int, ...], sizes: KernelSizes) -> list[Any]
 
 
 def _runs(page: int) -> int:
-    """Of a page's scales in a row (C)."""
+    """Return the runs of a page's scales in a row (C)."""
     return max(1, LANES // page)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowScales:
-    """
+    """The scales of the current block of keys.
+
     Attributes:
         in_pages: f32[P, R, C·S] in HBM.
-        buffers: f32[2, pages, R, C·S], as they were copied. arrived: a semaphore for each of the two.
-        laid_out: f32[C·R, keys], of the block that is worked on: the scales of the keys of heads 0 … K-1, then those of
-            their values.
+        buffers: f32[2, pages, R, C·S], copies of these.
+        arrived: a semaphore for each of the two.
+        laid_out: f32[C·R, keys], scales of the current block: of the keys of heads 0 … K-1, then of their values.
         num_heads: K.
     """
 
@@ -54,17 +59,17 @@ class RowScales:
     sizes: KernelSizes
 
     def start(self, page: jax.Array, slot: jax.Array, place: jax.Array | int) -> None:
-        """The copy of a page's scales to a place in a buffer."""
+        """Start the copy of a page's scales to a place in a buffer."""
         pltpu.make_async_copy(self.in_pages.at[page], self.buffers.at[slot, place], self.arrived.at[slot]).start()
 
     def wait(self, slot: jax.Array, num_pages: int) -> None:
-        """For so many copies."""
+        """Wait for `num_pages` copies."""
         these = self.buffers.at[slot, :num_pages]
         pltpu.make_async_copy(these, these, self.arrived.at[slot]).wait()
 
     def lay_out(self, slot: jax.Array, parts: Sequence[tuple[jax.Array | int, jax.Array]], size: int) -> None:
-        """Writes `laid_out`, of each part of so many keys. Scales of keys before its first and from its end on, counted
-        in the part, become 0: nobody copied them, or they are another request's."""
+        """Write `laid_out` for parts of `size` keys each. Scales of keys before a part's first and from its end on,
+        counted in the part, become 0: they were not copied, or belong to another request."""
         num_rows, num_lanes = self.buffers.shape[2:]
         page, runs = self.sizes.page, _runs(self.sizes.page)
         lane = lax.broadcasted_iota(jnp.int32, (num_rows, LANES), 1)
@@ -73,7 +78,7 @@ class RowScales:
             visible = (key >= first) & (key < end)
             tiles = [self._tile(slot, column + run * page, num_lanes) for run in range(runs)]
             for run in range(runs):
-                # Of each page its run, where the page lies in the block.
+                # The run of each page, at the page's position in the block.
                 rows = tiles[run]
                 for place, tile in enumerate(tiles):
                     if place != run:
@@ -83,7 +88,7 @@ class RowScales:
                 self.laid_out[run * num_rows : (run + 1) * num_rows, column : column + LANES] = rows
 
     def _tile(self, slot: jax.Array, key: int, num_lanes: int) -> jax.Array:
-        """f32[R, 128] of the page that has a key of the block."""
+        """Return the scales f32[R, 128] of the page that has a key of the block."""
         place, first = divmod(key, self.sizes.page)
         if num_lanes == LANES:
             tile: jax.Array = self.buffers[slot, place]
@@ -92,11 +97,11 @@ class RowScales:
         return part
 
     def of_keys(self, head: jax.Array | int, first: int, size: int) -> jax.Array:
-        """f32[1, size], of keys first … first + size - 1 of the block."""
+        """Return the scales f32[1, size] of keys first … first + size - 1 of the block."""
         return self._row(head, first, size)
 
     def of_values(self, head: jax.Array | int, first: int, size: int) -> jax.Array:
-        """As `of_keys`."""
+        """Return the scales f32[1, size] of values first … first + size - 1 of the block."""
         return self._row(self.num_heads + head, first, size)
 
     def _row(self, row: jax.Array | int, first: int, size: int) -> jax.Array:

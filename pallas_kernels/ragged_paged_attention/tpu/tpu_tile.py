@@ -1,4 +1,4 @@
-"""What the TPU kernels for one token and for chunks share: sizes, and arithmetic on tiles."""
+"""Shared parts of the TPU kernels for one token and for chunks: sizes, and arithmetic on tiles."""
 
 import dataclasses
 import math
@@ -16,18 +16,24 @@ LOG2E = math.log2(math.e)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KernelSizes:
-    """What is fixed when the kernel is compiled.
+    """Sizes that are fixed when the kernel is compiled.
 
     Attributes:
-        queries: tokens a block; 1: requests of one token each. keys: a block. page: tokens.
-        value_lane: where values begin in a row; 0: keys and values share its lanes.
-        window: see AttentionOptions.sliding_window. soft_cap: likewise. sinks: whether there are some.
+        queries: tokens a block; 1: requests of one token each.
+        keys: keys a block.
+        page: tokens of a page.
+        value_lane: first lane of values in a row; 0: keys and values share its lanes.
+        window: see AttentionOptions.sliding_window.
+        soft_cap: see AttentionOptions.
+        sinks: whether there are some.
         scaled: whether rows have scales of their own.
-        widths: how many keys a request's last block may be computed with, ascending; the last is all of a block.
-        key_chunk: of requests of one token: keys of one product.
-        row_chunk, heads: of chunks of prompts: rows of one product, and kv heads of one turn of the loop over them.
-        multiplies_ones: weights are summed by a product with ones, beside the values, and not lane by lane. Free where
-            the matrix unit is 256 wide and a head is 128.
+        widths: numbers of keys with which a request's last block may be computed, ascending; the last is all of a
+            block.
+        key_chunk: for requests of one token: keys of one product.
+        row_chunk, heads: for chunks of prompts: rows of one product, and kv heads of one iteration of the loop over
+            them.
+        multiplies_ones: weights are summed by a product with ones, together with the values, and not lane by lane. Free
+            where the matrix unit is 256 wide and a head is 128.
         together, longest, rows, halves: see TpuBlocks.
     """
 
@@ -51,29 +57,29 @@ class KernelSizes:
 
     @property
     def pages(self) -> int:
-        """A block of keys."""
+        """Pages of a block of keys."""
         return self.keys // self.page
 
     @property
     def places(self) -> range:
-        """Keys that each request of a shared turn has the place of, by the kind of turn."""
+        """Keys reserved for each request of a shared grid step, by the kind of step."""
         return range(LANES, self.longest + 1, LANES)
 
 
 def lanes(x: jax.Array, width: int) -> jax.Array:
-    """x [R, 128], all lanes equal → [R, width]."""
+    """Widen x [R, 128], all lanes equal → [R, width]."""
     return x if width == LANES else jnp.concatenate([x] * (width // LANES), axis=1)
 
 
 def as_dtype(x: jax.Array, dtype: Any) -> jax.Array:
-    """Converted; integers by way of float32, as TPUs have no direct way."""
+    """Convert; integers by way of float32, as TPUs have no direct way."""
     if x.dtype == dtype:
         return x
     return x.astype(jnp.float32).astype(dtype) if x.dtype == jnp.int8 else x.astype(dtype)
 
 
 def product(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
-    """a · b over one axis of each, in float32."""
+    """Multiply a · b over one axis of each, in float32."""
     precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
     return lax.dot_general(
         a, b, (((contract[0],), (contract[1],)), ((), ())), precision=precision, preferred_element_type=jnp.float32

@@ -12,7 +12,10 @@ from palladio.runtime.text.tokenizers.tokenizer_probe import check_divides, pani
 
 
 def with_class_tokens(model: ModelConfig, folder: Path) -> ModelConfig:
-    """The model, which knows the ids of the tokens that its labels stand for. Args: folder: of the tokenizer.
+    """The model with the token ids that its labels stand for.
+
+    Args:
+        folder: folder of the tokenizer.
 
     Raises:
         ConfigError: one is no token of the vocabulary.

@@ -53,7 +53,7 @@ class EngineInputs:
         """
         target = Target.of(device)
         defaults = PlatformDefaults.of(device.platform, target.kind)
-        path = Path(config.source.model_path)  # a local directory: whoever creates the core has resolved it
+        path = Path(config.source.model_path)  # a local directory: resolved before the core was created
         model = as_multiplied(_model_config(config, path), path, device.platform, config.source.quantization)
         limits = EngineLimits.of(config, model, defaults)
         model = model.for_context(limits.context_length)

@@ -183,7 +183,8 @@ class _Sizes:
 
 
 def _tell_padding(config: EngineConfig, buckets: Buckets) -> None:
-    """Of the sizes that flags ask for, the two that lie furthest apart, if steps are padded to more than twice."""
+    """Warn of the two sizes of the flags that lie furthest apart, if steps between them are padded to more than
+    twice."""
     if config.execution.cuda_graph_bs is None and config.execution.cuda_graph_max_bs is None:
         return
     size, larger = max(itertools.pairwise((0, *buckets.decode)), key=lambda pair: pair[1] / (pair[0] + 1))

@@ -14,8 +14,8 @@ from palladio.model.config.config import ModelConfig
 from palladio.model.spec.experts_config import ExpertsConfig
 from palladio.model.spec.latent_config import LatentConfig
 from palladio.model.spec.layer_spec import AttentionSpec
-from palladio.model.weights.byte_products import multiplies_bytes
 from palladio.model.weights.narrow import lies_narrow
+from palladio.model.weights.outputs_first import multiplies_bytes
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.cpu_native import NativeError
 from palladio.pallas_kernels.cpu_native import load as load_native
@@ -39,7 +39,7 @@ logger = logging.getLogger("palladio.engine")
 def kernels_of(
     execution: ExecutionConfig, device: jax.Device, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
 ) -> Kernels:
-    """Those of an engine: `choose_kernels`, and on one CPU our C++ where the model gains from it.
+    """The kernels of an engine: `choose_kernels`, and on one CPU our C++ where the model gains from it.
 
     Raises:
         ConfigError: as `choose_kernels` and `with_native_kernels`.
@@ -57,9 +57,9 @@ def kernels_of(
 def _gains_from_native(
     execution: ExecutionConfig, target: Target, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
 ) -> bool:
-    """Of a tiny model the start would be longer, by the compiler's seconds, and little else shorter.
-
-    Its attention to one new token of a request adds up in another order than its attention to a chunk.
+    """Whether an engine uses native kernels. For a tiny model they do not pay: compiling them takes seconds, and steps
+    gain little. Deterministic engines use none: they add up attention to one new token in another order than attention
+    to a chunk.
     """
     if execution.deterministic:
         return False
@@ -72,7 +72,7 @@ def _gains_from_native(
 
 
 def _has_bytes(target: Target, model: ModelConfig, shape: DeviceShape) -> bool:
-    """Of the weights as the layers have them: a plain file may become int8, and a file of another format need not."""
+    """Whether the layers keep weights as bytes: a plain file may become int8, and a file of another format need not."""
     return any(kind.has_bytes for kind in model.weight_kinds.all) and multiplies_bytes(target, shape.mesh)
 
 
@@ -220,7 +220,7 @@ def _try_latents(kernels: Kernels, num_heads: int, sizes: LatentConfig, shape: D
 
 
 def _metadata(shape: DeviceShape) -> Iterator[AttentionMetadata]:
-    """Of a decode step and of a prefill step: these have kernels of their own, with block sizes of their own."""
+    """The metadata of a decode and of a prefill step, which have kernels and block sizes of their own."""
     B = shape.num_slots - 1
     rest = (_ints(B + 1), _ints(B), _ints(B, shape.num_columns), _ints(), _ints())
     for kind in ("decode", "prefill"):

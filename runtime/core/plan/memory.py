@@ -42,7 +42,10 @@ class DeviceMemory:
 
 
 def bytes_in_use(device: jax.Device) -> int | None:
-    """Of an accelerator's memory, as its runtime says; None: it does not, or it is a CPU, whose memory others use."""
+    """Bytes in use on an accelerator, as its runtime reports them.
+
+    None: the runtime does not report them, or the device is a CPU, whose memory other programs use as well.
+    """
     stats = device.memory_stats() if device.platform != "cpu" else None
     return None if stats is None else stats.get("bytes_in_use")
 
@@ -83,11 +86,11 @@ class MemoryNeeds:
         return (1 + self.num_tables) * self.bytes_per_page
 
     def pages_of(self, num_tokens: int) -> int:
-        """Page numbers for so many tokens, if every block table keeps them."""
+        """Page numbers for `num_tokens` tokens, if every block table keeps them."""
         return self.num_tables * -(-num_tokens // self.page_size)
 
     def tokens_of(self, num_pages: int) -> int:
-        """That so many page numbers hold, if every block table keeps them."""
+        """Tokens that `num_pages` page numbers hold, if every block table keeps them."""
         return num_pages // self.num_tables * self.page_size
 
 
@@ -111,7 +114,7 @@ class MemoryPlan:
 
     @property
     def num_tokens(self) -> int:
-        """Of each rank, if every block table keeps them."""
+        """Tokens of each rank's cache, if every block table keeps them."""
         return (self.num_pages - 1) // self.num_tables * self.page_size
 
     def with_pages(self, num_pages: int) -> "MemoryPlan":
@@ -122,7 +125,7 @@ class MemoryPlan:
 
     @property
     def total_tokens(self) -> int:
-        """Of all ranks together."""
+        """Tokens of all ranks' caches together."""
         return self.num_ranks * self.num_tokens
 
     @property
@@ -156,10 +159,10 @@ class MemoryPlan:
 
 
 def device_memory(devices: Sequence[jax.Device], needs: MemoryNeeds) -> DeviceMemory:
-    """Of the fullest of the devices, before anything of the model is on them. CPU devices share the host's.
+    """The memory of the fullest of the devices, before anything of the model is on them. CPU devices share the host's.
 
     Raises:
-        ConfigError: it does not say, and the pool is to take what there is.
+        ConfigError: the device does not report its memory, and the pool is to take all that is free.
     """
     device = devices[0]
     if device.platform == "cpu":
@@ -181,7 +184,7 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
 
     Args:
         memory: before anything of the model is on the device.
-        workspace: bytes that the programs need beside their arguments; 0: not known yet.
+        workspace: bytes that the programs need in addition to their arguments; 0: not known yet.
 
     Raises:
         ConfigError: it does not fit; the message says which flag, and the value that would fit.
@@ -284,9 +287,9 @@ def round_down(count: int, bits: int = _FINE_BITS) -> int:
 
 
 def _host_memory() -> DeviceMemory:
-    """Of this machine, or of the container that it runs in, whichever is smaller.
+    """The memory of this machine, or of its container, whichever is smaller.
 
-    Not SC_AVPHYS_PAGES, nor a container's bare usage: they take the page cache for used, which a checkpoint just read
+    Not SC_AVPHYS_PAGES, nor a container's bare usage: they count the page cache as used, which a checkpoint just read
     from disk has filled.
     """
     info = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines())
@@ -304,7 +307,7 @@ def _host_memory() -> DeviceMemory:
 
 
 def _cached_bytes(stat_file: Path) -> int:
-    """Of a container's usage, the part that is files in the page cache which make way for others."""
+    """Bytes of a container's usage that are files in the page cache, which make way for other memory."""
     lines = (line.split() for line in _read(stat_file).splitlines())
     counts = {words[0]: int(words[1]) for words in lines if len(words) == 2}
     return counts.get("total_inactive_file", counts.get("inactive_file", 0))

@@ -18,7 +18,7 @@ logger = logging.getLogger("palladio.engine")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Memory:
-    """Of the first device, in GiB.
+    """Memory of the first device, in GiB.
 
     Attributes:
         available: what a program can still take.

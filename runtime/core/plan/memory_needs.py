@@ -15,7 +15,11 @@ def needs_of(
     weights: Weights,
     buckets: Buckets | None = None,
 ) -> MemoryNeeds:
-    """What an engine has to place on each device. Args: buckets: None: not known yet."""
+    """What an engine has to place on each device.
+
+    Args:
+        buckets: the engine's buckets; None: not known yet.
+    """
     return memory_needs(
         platform,
         shape,

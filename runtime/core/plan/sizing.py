@@ -11,24 +11,19 @@ from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.scheduling.batch.buckets import Buckets
 
-MAX_SHORT_PASS_BYTES = 2**24  # 0.5 ms at 32 GB/s, which two cores read even of what is not in their caches
-MAX_JOINED_BYTES = 4 * MAX_SHORT_PASS_BYTES  # of all passes of a step
 LEAST_CHUNK = 64  # tokens of a rank, by default
 
 
 def joined_passes(config: EngineConfig, defaults: PlatformDefaults, weight_bytes: int) -> int:
-    """Forward passes of a decode step of few requests, at most. Several pay, and delay nobody for long, where a pass
-    is shorter than what the host does for a step. The size of the weights tells, not a measurement: what is compiled
-    depends on nothing but flags, model and platform.
+    """Return how many forward passes a decode step of few requests makes, at most: as many as the platform does with
+    such weights, if no flag asks for other steps.
 
     Args:
-        weight_bytes: of a device: about what a pass of few tokens reads.
+        weight_bytes: bytes of a device's weights: about what a pass of few tokens reads.
     """
     is_other = config.source.is_embedding or config.execution.deterministic or config.speculative.num_drafts > 0
     is_other |= config.scheduler.num_continuous_decode_steps is not None or config.parallel.dp_size > 1
-    if is_other or weight_bytes > MAX_SHORT_PASS_BYTES:
-        return 1
-    return min(defaults.joined_passes, MAX_JOINED_BYTES // max(weight_bytes, 1))
+    return 1 if is_other else defaults.passes_of(weight_bytes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

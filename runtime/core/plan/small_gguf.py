@@ -20,7 +20,8 @@ def as_multiplied(model: ModelConfig, path: Path, platform: str, quantization: s
     as a whole, which takes longer than reading it dense. `--quantization gguf` keeps the file's bits.
 
     Args:
-        path: of the model. quantization: the flag; None: nobody has chosen.
+        path: path of the model.
+        quantization: the flag; None: it was not given.
     """
     groups = [kind for kind in model.weight_kinds.all if kind.group is not None]
     if quantization is not None or platform != "cpu" or not groups or not is_gguf(path):

@@ -74,7 +74,12 @@ def with_states(
 
 
 def _num_snapshots(config: EngineConfig, limits: EngineLimits, shape: DeviceShape, one: int, room: int) -> int:
-    """Args: one: bytes of a request's states, on a device. room: bytes of pages, states and snapshots."""
+    """Snapshots of states that a device keeps.
+
+    Args:
+        one: bytes of a request's states, on a device.
+        room: bytes of pages, states and snapshots.
+    """
     given, pooling = config.cache.state_snapshot_bytes, shape.pooling
     is_shared = pooling is None or pooling.method == "last"
     if config.cache.disable_radix_cache or not is_shared or limits.chunk == -1 or given == 0:

@@ -20,7 +20,8 @@ class Stores:
     """Where an engine looks for what was found or made before.
 
     Attributes:
-        exports: --compiled-dir. notes: beside the persistent cache. None: there is none.
+        exports: --compiled-dir; None: not given.
+        notes: a folder in the persistent cache; None: there is no such cache.
     """
 
     exports: ProgramStore | None
@@ -36,7 +37,7 @@ class Stores:
         )
 
     def workspace(self, buckets: Buckets, declare: Callable[[], StepPrograms]) -> int:
-        """Bytes that the programs need, as noted, or measured with those that `declare` gives.
+        """Bytes that the programs need, as noted, or measured with the programs of `declare`.
 
         Raises:
             ConfigError: one is too large for the device.

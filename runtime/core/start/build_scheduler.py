@@ -69,5 +69,9 @@ def build_scheduler(
 
 
 def shares_prefixes(config: EngineConfig, groups: PageGroups, pooling: str | None) -> bool:
-    """Whether prompts share the pages of their common beginnings. Args: pooling: of --is-embedding, else None."""
+    """Return whether prompts share the pages of their common beginnings.
+
+    Args:
+        pooling: how embeddings are made (--is-embedding); None: the engine generates text.
+    """
     return not config.cache.disable_radix_cache and pooling in (None, "last") and groups.can_share

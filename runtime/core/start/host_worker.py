@@ -1,4 +1,4 @@
-"""A host beside host 0: makes the calls of programs that it is told of, until it is told to end."""
+"""A host other than host 0: makes the same program calls as host 0, until host 0 ends it."""
 
 import dataclasses
 import functools

@@ -13,7 +13,7 @@ _SUMMARY: Final = "An LLM inference server on JAX/XLA"  # how ours begins, under
 
 
 def find_conflicts(path: Iterable[str] | None = None) -> list[str]:
-    """One line for each distribution that does not belong beside this one: what was found, and what to do.
+    """One line for each distribution that conflicts with this one: what was found, and what to do.
 
     Args:
         path: folders to look through; None: where modules are imported from.

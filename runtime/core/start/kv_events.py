@@ -1,4 +1,4 @@
-"""The publishers of what the prefix caches tell."""
+"""The publishers of the prefix caches' events."""
 
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.kv_events_config import KVEventsSettings
@@ -8,7 +8,7 @@ from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 
 
 def open_events(config: EngineConfig, num_ranks: int, page_size: int) -> list[TreeEvents | None]:
-    """What each data-parallel rank's cache tells of its pages: published as --kv-events-config says; None: nothing.
+    """Open the events of each data-parallel rank's cache, published as --kv-events-config says; None: no events.
 
     Raises:
         ConfigError: an endpoint cannot be used.

@@ -10,7 +10,11 @@ from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 
 
 def ready_of(design: EnginePlan, seconds: float, weights: WeightsSize) -> EngineReady:
-    """Collects the limits of a plan whose programs are built. Args: seconds: that compiling took."""
+    """Collect the limits of a plan whose programs are built.
+
+    Args:
+        seconds: how long compiling took, in seconds.
+    """
     reports, pooling = design.programs.built.reports, design.shape.pooling
     return EngineReady(
         context_length=design.limits.context_length,

@@ -26,11 +26,11 @@ from palladio.runtime.core.start.warmup import WarmUp, describe_set
 from palladio.runtime.core.weights.model_memory import ModelMemory, Order
 from palladio.runtime.core.weights.weight_loader import WeightLoader
 from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory, step_advice
-from palladio.runtime.execution.device_executor import DeviceExecutor, tell_nobody
+from palladio.runtime.execution.device_executor import DeviceExecutor, ignore_call
 from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.execution.programs.program import ProgramKey
+from palladio.runtime.grammar.checker import GrammarChecker
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
-from palladio.runtime.grammar.judge import GrammarJudge
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress, WeightsSize
@@ -43,7 +43,7 @@ logger = logging.getLogger("palladio.engine")
 
 
 class CallListener:
-    """Told of what the executor calls, and of programs that a step waits for.
+    """Passes the executor's calls, and the programs that a step waits for, to the other hosts.
 
     Args:
         hosts: on host 0, the others, which do the same.
@@ -55,11 +55,11 @@ class CallListener:
     def __init__(self, activity: Activity, hosts: HostCoordinator | None) -> None:
         self._activity = activity
         self._hosts = hosts
-        self.call = tell_nobody if hosts is None else hosts.call
+        self.call = ignore_call if hosts is None else hosts.call
 
     @contextlib.contextmanager
     def building(self, key: ProgramKey) -> Iterator[None]:
-        """See ProgramCache."""
+        """Report the compilation, and make the other hosts build the program too, while this is open."""
         alongside = contextlib.nullcontext() if self._hosts is None else self._hosts.building(key)
         with self._activity.compiling(str(key)), alongside:
             yield
@@ -82,8 +82,9 @@ class BuiltExecutor:
 class EngineParts:
     """Attributes:
     memory: see BuiltExecutor. grammars: its backend may still be loading.
-    activity: what the engine's thread is at; what compiles during a step is said here.
-    model_memory: of this host. tell: the others, of what it is told.
+    activity: what the engine's thread is doing; compilations during a step are reported to it.
+    model_memory: the model's memory on this host.
+    tell: passes an order for the model's memory to the other hosts.
     """
 
     ready: EngineReady
@@ -106,7 +107,7 @@ def build_executor(
 
     Args:
         agree: gives the smallest of all hosts' values, and waits for them: all do the same at the same time.
-        listener: told of what steps will call and build.
+        listener: gets the calls and builds of steps.
 
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
@@ -124,7 +125,7 @@ def build_executor(
         logger.info(line)
     logger.info(describe_set(design.programs))
     warm_up = WarmUp(design, on_progress)
-    with warm_up.beside(), _explaining_exhaustion(design.plan):
+    with warm_up.building(), _explaining_exhaustion(design.plan):
         model = _load(design, on_progress)
         size = WeightsSize(num_parameters(model), sum(weight_bytes(model).values()))
         _, weights = flatten_model(model)
@@ -153,10 +154,10 @@ def build_executor(
 def build_engine_parts(
     config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: HostCoordinator | None = None
 ) -> EngineParts:
-    """`build_executor`, and what the engine's host 0 has beside it.
+    """`build_executor`, with the parts that only host 0 has.
 
     Raises:
-        ConfigError: as there; or a grammar flag is wrong.
+        ConfigError: as `build_executor`; or a grammar flag is wrong.
     """
     json_format = json_format_of(config)
     activity = Activity()
@@ -174,7 +175,7 @@ def build_engine_parts(
     model = (config, design.path, design.shape.vocab_size, eos_ids, json_format)
     grammars = GrammarCompiler(
         functools.partial(load_backend, *model),
-        GrammarJudge(functools.partial(load_settings, *model)),
+        GrammarChecker(functools.partial(load_settings, *model)),
         max_bytes=config.grammar.grammar_cache_bytes,
     )
     memory = ModelMemory(WeightLoader(design), built.executor, agree)

@@ -55,8 +55,8 @@ class WarmUp:
         self._work: concurrent.futures.Future[None] | None = None
 
     @contextlib.contextmanager
-    def beside(self) -> Iterator[None]:
-        """Builds while the body loads; ends, with what is under way, if the body fails."""
+    def building(self) -> Iterator[None]:
+        """Build programs while the body loads; if the body fails, end with the builds that are under way."""
         self._start = time.perf_counter()
         self._work = self._pool.submit(self._build)
         try:
@@ -71,7 +71,7 @@ class WarmUp:
         Raises:
             ConfigError: one of them does not fit the device.
         """
-        assert self._work is not None, "see `beside`"
+        assert self._work is not None, "see `building`"
         built = self._programs.built
         self._shows = True
         self._report()
@@ -96,7 +96,7 @@ class WarmUp:
             built.build_in_background(self.order, self._report_rest)
 
     def _cpu_seconds(self) -> float:
-        """Of all threads: a compiler has some of its own, so that no program's part can be told."""
+        """CPU seconds of all threads: compilers have threads of their own, so there is no figure for one program."""
         return time.process_time() - self._cpu_start
 
     def _build(self) -> None:

@@ -12,9 +12,8 @@ import random
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.prompt_parts import Media, Rows
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.cache.cache_manager import Prefix
@@ -40,7 +39,7 @@ class _CacheHit:
 
     @classmethod
     def of(cls, rank: int, request: Request) -> Self:
-        """Of a request that has not ended: its rows go with it."""
+        """Describe the hit of a request that has not ended: an ended one has dropped the rows of its media."""
         given, count = request.given, request.num_cached_tokens
         begun = [part for part in given.media if part.start < count]
         media = [dataclasses.replace(part, length=min(part.length, count - part.start)) for part in begun]
@@ -58,7 +57,7 @@ class _Running:
 
     @property
     def pairs(self) -> list[list[tuple[int, int]]]:
-        """Of each block table, the pages that were computed again, each with the cached one that a hit would use."""
+        """For each block table, pairs of a page that was computed again and the cached page that a hit would use."""
         request, cached = self.request, self.cached
         keeps_all = any(request.pages)
         pairs = [list(zip(request.pages, cached.pages, strict=False))] if keeps_all else []
@@ -80,7 +79,7 @@ class _Running:
 
 
 class _Difference(Protocol):
-    """See ModelRunner.page_difference."""
+    """Compares pages and slots of a rank, as `ModelRunner.page_difference` does."""
 
     def __call__(self, rank: int, pairs: Sequence[Sequence[tuple[int, int]]], slots: tuple[int, int]) -> float: ...
 

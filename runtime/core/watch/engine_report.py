@@ -44,7 +44,7 @@ class EngineReport:
         self._self_check = self_check
         self._memory = memory
         self._observers = observers
-        self._device: jax.Device = runner.programs.design.shape.mesh.devices.flat[0]
+        self._device: jax.Device = runner.shape.mesh.devices.flat[0]
 
     def stats(self, *, check_integrity: bool, pages: bool) -> EngineStats:
         """Returns a snapshot, see GetStats."""
@@ -68,7 +68,7 @@ class EngineReport:
         return stats
 
     def explain(self, request_ids: list[str]) -> list[LiveRequest]:
-        """Returns what these requests do and wait for, without those that have ended."""
+        """Return the states of these requests; ended ones are left out."""
         found = [explain_requests(scheduler, request_ids) for scheduler in self._scheduler.schedulers]
         requests = list(itertools.chain(*found, self._grammars.explain(request_ids)))
         for request in requests:

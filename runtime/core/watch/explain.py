@@ -10,8 +10,8 @@ from palladio.runtime.scheduling.state.request import Request, RequestStatus
 
 
 def explain_requests(scheduler: Scheduler, request_ids: Iterable[str]) -> list[LiveRequest]:
-    """The states of the requests with these engine-side ids, without those that have ended, or never were, or are with
-    another scheduler."""
+    """The states of the requests with these engine-side ids. Ids of ended, unknown or other schedulers' requests are
+    left out."""
     found = [request for name in request_ids if (request := scheduler.find(name)) is not None]
     queue = _Queue.of(scheduler) if any(request.status is RequestStatus.WAITING for request in found) else None
     return [_explain(scheduler, request, queue) for request in found]

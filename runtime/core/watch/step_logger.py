@@ -1,4 +1,4 @@
-"""What is told of steps: log lines, and the traces of their requests."""
+"""Log lines of steps, and the traces of their requests."""
 
 import collections
 import dataclasses
@@ -6,9 +6,8 @@ import logging
 import time
 
 from palladio.runtime.core.start.startup import EngineParts
-from palladio.runtime.core.watch.device_idle import DeviceIdle
-from palladio.runtime.core.watch.recompile_counter import RecompileCounter
-from palladio.runtime.core.watch.step_forwarders import ProfiledSteps, PublishedPages
+from palladio.runtime.core.watch.step_counters import DeviceIdle, RecompileCounter
+from palladio.runtime.core.watch.step_forwarders import PublishedPages
 from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.core.watch.timeline_recorder import TimelineRecorder
 from palladio.runtime.execution.batch.reading import InFlightStep
@@ -21,13 +20,12 @@ from palladio.runtime.scheduling.dp_scheduler import EngineScheduler
 from palladio.runtime.scheduling.scheduler import Scheduler
 from palladio.runtime.scheduling.state.request import Request
 from palladio.runtime.telemetry.logs import fields
-from palladio.runtime.telemetry.profiler import Profiler
 
 logger = logging.getLogger("palladio.engine")
 
 
-def usual_observers(config: EngineConfig, parts: EngineParts, profiler: Profiler) -> tuple[StepObserver, ...]:
-    """Those of a served engine: they count, log, profile and record its steps."""
+def usual_observers(config: EngineConfig, parts: EngineParts) -> tuple[StepObserver, ...]:
+    """The observers of a served engine: they count, log and record its steps."""
     return (
         DeviceIdle(),
         StepTracer(parts.scheduler),
@@ -36,7 +34,6 @@ def usual_observers(config: EngineConfig, parts: EngineParts, profiler: Profiler
             config.execution.decode_log_interval,
             uses_cuda_graphs=parts.ready.device.startswith("gpu"),  # XLA captures them there by default
         ),
-        ProfiledSteps(profiler),
         TimelineRecorder(parts.scheduler),
         RecompileCounter(parts.runner.programs.built, fails=config.execution.fail_on_recompile),
         *([PublishedPages(parts.scheduler)] if parts.scheduler.events else []),
@@ -44,12 +41,15 @@ def usual_observers(config: EngineConfig, parts: EngineParts, profiler: Profiler
 
 
 class StepLogger(StepObserver):
-    """Logs each prefill batch, and every so many decode batches with the throughput since the last such line, without
-    the time in which there was no request; where there are several data-parallel ranks, of each, which the line then
-    begins with."""
+    """Logs each prefill batch, and every `decode_log_interval` decode batches the throughput since the last such line,
+    without the time in which there was no request. With several data-parallel ranks, each has lines of its own, which
+    begin with its name."""
 
     def __init__(self, scheduler: EngineScheduler, decode_log_interval: int, *, uses_cuda_graphs: bool = False) -> None:
-        """Args: uses_cuda_graphs: whether the device runs programs as CUDA graphs, as SGLang's lines say."""
+        """
+        Args:
+            uses_cuda_graphs: whether the device runs programs as CUDA graphs, as SGLang's lines say.
+        """
         has_ranks = len(scheduler.schedulers) > 1
         self._ranks = [
             _RankLogger(f"DP{rank} " if has_ranks else "", one, decode_log_interval, uses_cuda_graphs)
@@ -105,7 +105,11 @@ class _RankLogger:
         self._since += seconds
 
     def log_batch(self, batch: ScheduledBatch, num_padding: int) -> None:
-        """Args: num_padding: what its bucket has beside its rows, or tokens."""
+        """Count a batch, and log it if it is due.
+
+        Args:
+            num_padding: rows or tokens of padding in its bucket.
+        """
         if batch.chunks and any(row.start < row.request.num_prompt_tokens for row in batch.chunks):
             self._log_prefill(batch, num_padding)
             return
@@ -116,13 +120,13 @@ class _RankLogger:
             self._log_decode(batch, num_padding)
 
     def _count_drafts(self) -> DraftCounts:
-        """Those read since the last time."""
+        """The drafts read since the last call."""
         drafts = self._scheduler.drafts
         new, self._drafts = drafts.since(self._drafts), dataclasses.replace(drafts)
         return new
 
     def log_retractions(self) -> None:
-        """Of those since the last time."""
+        """Log the retractions since the last call."""
         if not self._scheduler.retractor.retractions:
             return
         for retraction in self._scheduler.retractor.take_retractions():
@@ -232,10 +236,10 @@ class _Step:
 
 
 class StepTracer(StepObserver):
-    """Is told of every step twice, in order: when it is dispatched, and when its tokens are there.
+    """Records every step when it is dispatched, and in the same order when its tokens are there.
 
     Args:
-        scheduler: its ranks are told of the decode steps, for the traces of requests.
+        scheduler: its ranks count the decode steps, for the traces of requests.
     """
 
     def __init__(self, scheduler: EngineScheduler) -> None:

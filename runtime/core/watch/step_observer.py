@@ -1,4 +1,4 @@
-"""What observers of steps are told: they only watch, so that without them tokens and page ownership are the same."""
+"""Observers of steps: they only watch, so that tokens and page ownership are the same without them."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -6,13 +6,13 @@ from typing import Self
 
 from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
-from palladio.runtime.interface.outputs.step_tokens import NewTokens
+from palladio.runtime.interface.outputs.token_output import NewTokens
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledStep
 from palladio.runtime.scheduling.state.request import Request
 
 
 class StepObserver:
-    """Told of what `EngineCore.step` does, in the engine's thread. A class overrides the hooks that it needs.
+    """Watches what `EngineCore.step` does, in the engine's thread. A class overrides the hooks that it needs.
 
     Not here, but called by name in `EngineCore`: whatever acts on the requests in an order that matters.
     """
@@ -27,7 +27,11 @@ class StepObserver:
         """The device has all of a step."""
 
     def before_process(self, step: InFlightStep, waited: bool) -> None:
-        """A step's tokens are there. Args: waited: the host waited for them."""
+        """A step's tokens are there.
+
+        Args:
+            waited: the host waited for them.
+        """
 
     def after_process(self, planned: ScheduledStep) -> None:
         """The scheduler has a step's tokens."""
@@ -39,13 +43,17 @@ class StepObserver:
         """A request has come."""
 
     def after_abort(self, request_ids: Sequence[str]) -> None:
-        """These have ended without output, or are not there."""
+        """These requests have ended without output, or do not exist."""
 
     def after_loss(self) -> None:
         """The steps under way will never be read: the device has lost its state."""
 
     def after_step(self, is_idle: bool) -> None:
-        """Args: is_idle: no request is left that could run."""
+        """A step has ended.
+
+        Args:
+            is_idle: no request is left that could run.
+        """
 
     def add_to(self, stats: EngineStats) -> EngineStats:
         """The snapshot with what this observer knows."""

@@ -9,11 +9,9 @@ from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.execution.batch.reading import InFlightStep
 from palladio.runtime.interface.messages.engine_stats import LiveRequest
 from palladio.runtime.interface.outputs.request_trace import MAX_CHUNKS
-from palladio.runtime.interface.outputs.step_tokens import NewTokens
 from palladio.runtime.interface.outputs.timeline import QueueReason, Timeline, TimelineRecord
-from palladio.runtime.interface.outputs.token_output import TokenOutput
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
-from palladio.runtime.scheduling.batch.step_rows import ScheduledRow
+from palladio.runtime.interface.outputs.token_output import NewTokens, TokenOutput
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledRow, ScheduledStep
 from palladio.runtime.scheduling.dp_scheduler import EngineScheduler
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
 
@@ -37,11 +35,11 @@ class WatchedRequest:
 
     Attributes:
         received: when it came.
-        done: until when its time is told.
-        is_queued: it waits; reason: for what.
+        done: until when its time is recorded.
+        is_queued: it waits. reason: what it waits for.
         compiled: seconds that the engine had compiled by `done`.
-        num_tokens, num_drafts, num_accepted, num_retractions: that are told.
-        num_unread: of its rows.
+        num_tokens, num_drafts, num_accepted, num_retractions: how many are recorded.
+        num_unread: how many of its rows are not read yet.
         computed: where its last row ended.
         news: records that no output has taken along yet.
     """
@@ -68,21 +66,34 @@ class WatchedRequest:
         new.news.add(TimelineRecord("handover", 0.0, seconds))
         return new
 
-    def tell(self, record: TimelineRecord, until: Moment) -> None:
-        """Adds a record, from where the last one ends or its own start, if that is later."""
+    def record(self, record: TimelineRecord, until: Moment) -> None:
+        """Add a record that starts where the last one ends, or at its own start if that is later."""
         start = max(self.done, self.received + record.start)
         seconds, compile_seconds = max(0.0, until.time - start), max(0.0, until.compiled - self.compiled)
         self.news.add(record._replace(start=start - self.received, seconds=seconds, compile_seconds=compile_seconds))
         self.done, self.compiled = start + seconds, max(self.compiled, until.compiled)
 
     def wait(self, until: Moment, reason: QueueReason | None) -> None:
-        """It has waited until now. Args: reason: for what from now on; None: no more."""
-        self.tell(TimelineRecord("queued", 0.0, reason=self.reason), until)
+        """Record that the request has waited until now.
+
+        Args:
+            reason: what it waits for from now on; None: it waits no more.
+        """
+        self.record(TimelineRecord("queued", 0.0, reason=self.reason), until)
         self.is_queued = reason is not None
         self.reason = reason or ""
 
+    def idle(self, until: Moment) -> None:
+        """Record that nothing was done for the request until now, unless it was for a moment only."""
+        if until.time > self.done + LEAST_IDLE:
+            self.record(TimelineRecord("idle", 0.0), until)
+
     def plan(self, row: ScheduledRow, step: InFlightStep, batch: ScheduledBatch, began: Moment) -> "WatchedRow":
-        """One of its rows is dispatched. Args: began: the dispatch."""
+        """Note that one of its rows is dispatched.
+
+        Args:
+            began: when the dispatch began.
+        """
         admits, self.is_queued = self.is_queued, False
         self.num_unread += 1
         self.computed = row.end
@@ -99,9 +110,9 @@ class WatchedRequest:
         if part.admits:
             self.wait(start, None)
             if row.start:
-                self.tell(TimelineRecord("prefix", 0.0, tokens=row.start), start)
-        elif start.time > self.done + LEAST_IDLE:
-            self.tell(TimelineRecord("idle", 0.0), start)
+                self.record(TimelineRecord("prefix", 0.0, tokens=row.start), start)
+        else:
+            self.idle(start)
         drafts, total = self.request.trace.drafts, self.request.num_output_tokens
         record = TimelineRecord(
             *("decode" if row.decodes else "prefill", start.time - self.received, 0.0, "", part.num_steps, 0.0),
@@ -114,7 +125,7 @@ class WatchedRequest:
         )
         self.num_tokens, self.num_drafts = total, drafts.num_draft_tokens
         self.num_accepted = drafts.num_accepted_drafts
-        self.tell(record, now)
+        self.record(record, now)
 
     def forget_unread(self) -> None:
         """Its rows will not be read."""
@@ -126,17 +137,26 @@ class WatchedRequest:
         return self.request.num_retractions != self.num_retractions and not self.num_unread
 
     def retract(self, now: Moment, reason: QueueReason) -> None:
-        """See `is_retracted`. Args: reason: what it waits for from now on."""
+        """Record a retraction, once `is_retracted`.
+
+        Args:
+            reason: what the request waits for from now on.
+        """
         count, request = self.request.num_retractions, self.request
         known = request.trace.retractions[self.num_retractions : count]
         lost = sum(one.tokens for one in known) if count <= MAX_CHUNKS else self.computed
         self.num_retractions = count
-        self.tell(TimelineRecord("retracted", now.time - self.received, tokens=lost), now)
+        self.idle(now)
+        self.record(TimelineRecord("retracted", now.time - self.received, tokens=lost), now)
         self.is_queued = request.status is RequestStatus.WAITING
         self.reason = reason
 
     def wait_on(self, now: Moment, reason: QueueReason) -> None:
-        """It waits. Args: reason: what for from now on."""
+        """Record what the request waits for, if that has changed.
+
+        Args:
+            reason: what it waits for from now on.
+        """
         if reason != self.reason:
             self.wait(now, reason)
 
@@ -180,7 +200,7 @@ class WatchedRow:
 
 
 class TimelineRecorder(StepObserver):
-    """Told of every step; does nothing but look at an empty dictionary while nobody asks.
+    """Records every step in the timelines of its requests. Without such requests it only checks an empty dictionary.
 
     A step lasts as its requests feel it: from the end of the one before, as the host has read it, or from its own
     dispatch if that was later. So the parts of a timeline do not overlap.

@@ -7,7 +7,7 @@ import jax
 
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.config.config_overrides import overrides_of
-from palladio.model.config.quantization_config import FILES_BESIDE
+from palladio.model.config.quantization_config import QUANT_FILES
 from palladio.model.files.folder_files import check_is_whole
 from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import load_model
@@ -23,7 +23,7 @@ from palladio.runtime.multihost.config_digest import model_hash
 # What another checkpoint of the same model may say otherwise: how it is stored, and what the front has read already.
 _FREE = ("quantization", "weight_kinds", "converted_dtype", "stored_dtype", "dtype", "eos_token_ids", "bos_token_id")
 
-_SETTINGS = ("config.json", "generation_config.json", *FILES_BESIDE, INDEX_NAME)  # files, of which most are never there
+_SETTINGS = ("config.json", "generation_config.json", *QUANT_FILES, INDEX_NAME)  # files, of which most are never there
 
 
 class WeightLoader:
@@ -37,11 +37,11 @@ class WeightLoader:
 
     @property
     def num_bytes(self) -> int:
-        """That the weights take on one device."""
+        """Bytes of the weights on one device."""
         return self._design.plan.report.weights
 
     def fingerprint(self, path: Path) -> int:
-        """Of the files in a directory; > 1.
+        """Hash the files in a directory; the result is > 1.
 
         Raises:
             InvalidRequestError: they cannot be read.
@@ -53,7 +53,7 @@ class WeightLoader:
             raise InvalidRequestError(f"cannot read the weights in {path}: {error}") from error
 
     def load_first(self) -> Weights:
-        """Those that the engine started with.
+        """Load the weights that the engine started with.
 
         Raises:
             InvalidRequestError: their files are gone or have changed, or do not fit.
@@ -62,7 +62,7 @@ class WeightLoader:
         return self._load(design.path, design.model, design.config.source.load_format)
 
     def load(self, path: Path) -> Weights:
-        """Those of another checkpoint, of the same shapes. Reads safetensors alone.
+        """Load the weights of another checkpoint, of the same shapes. Reads safetensors alone.
 
         Raises:
             InvalidRequestError: they are not of this model, or cannot be read, or do not fit.

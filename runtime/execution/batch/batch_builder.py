@@ -43,10 +43,10 @@ NUM_COLUMNS = 12
 _LARGEST = float(np.finfo(np.float32).max)
 ON_DEVICE = -1  # in place of a token id: the one that the slot sampled last; of a row's start: the slot's length, and
 # each number below it stands for one more draft at most that the row has
-SPARE_UPDATES = 64  # changes of the block table beyond those of new tokens: cached prefixes of up to so many pages
+SPARE_UPDATES = 64  # changes of the block table beyond those of new tokens: cached prefixes of up to this many pages
 NOTHING = np.zeros(0, np.int32)  # in place of a vector that a step does not need
 _ENDS, _UPDATES = 3, 4  # of ForwardLayout.sections
-EARLY_UPDATES = 512  # longer ones are written ahead of the step, so many at a time
+EARLY_UPDATES = 512  # longer ones are written ahead of the step, in parts of this size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ForwardLayout:
         sample_sizes: of how many first rows the step hands over hidden states: the sample buckets; over B it pads.
         num_steps: forward passes; more than one only of a decode step.
         num_tables: block tables.
-        max_passes: if over 1, its joined programs make so many forward passes at most, see `decode_steps`.
+        max_passes: if over 1, the most forward passes of its joined programs, see `decode_steps`.
     """
 
     num_requests: int
@@ -114,7 +114,12 @@ class StepLayouts:
     def of(
         cls, buckets: Buckets, page_size: int, num_decode_steps: int = 1, num_tables: int = 1, joined_passes: int = 1
     ) -> Self:
-        """Args: num_decode_steps, joined_passes: see DeviceShape. num_tables: block tables."""
+        """The forms of each bucket's batches.
+
+        Args:
+            num_decode_steps, joined_passes: as in DeviceShape.
+            num_tables: number of block tables.
+        """
         sizes = (page_size, num_decode_steps, num_tables)
         passes = {size: joined_passes if size in buckets.several else 1 for size in buckets.decode}
         return cls(
@@ -128,9 +133,9 @@ class StepForm:
     """What the vectors of a step have in common, whichever rank they are of.
 
     Attributes:
-        layout: of the bucket.
+        layout: the layout of the bucket.
         num_sampled: rows that are sampled, padding included.
-        marks_decodes: whether the device is told of decode rows. In a single shape it is not: all rows take one path,
+        marks_decodes: whether the device knows decode rows. In a single shape it does not: all rows take one path,
             because results must not depend on whether a token is decoded.
         scores: whether log-probabilities of prompts are asked for.
     """
@@ -157,7 +162,7 @@ class StepForm:
 
     @classmethod
     def of_drafts(cls, bucket: VerifyBucket, layouts: StepLayouts) -> Self:
-        """Of a step that verifies. Its rows are chunks, whatever number of tokens they turn out to have."""
+        """The form of a step that verifies drafts. Its rows are chunks, however many of their tokens are accepted."""
         return cls(layouts.prefill[bucket.forward], bucket.num_requests, marks_decodes=False, scores=False)
 
     @property
@@ -214,7 +219,7 @@ class BatchBuilder:
         self._fill_columns(0, SamplingParams(temperature=0.0), seed=0, num_prompt_tokens=0)
 
     def assign(self, request: Request) -> bool:
-        """Fills the columns of a slot when a request first runs in it. Returns whether the device must be told of its
+        """Fills the columns of a slot when a request first runs in it. Returns whether the device needs its
         history too."""
         slot, params, holder = request.slot, request.given.params, (request, request.num_retractions)
         if self._holders[slot] == holder:
@@ -238,7 +243,11 @@ class BatchBuilder:
         floats[REPETITION] = min(params.repetition_penalty, _LARGEST)
 
     def build(self, form: StepForm, batch: ScheduledBatch | None) -> HostBatch:
-        """Args: batch: None: the rank has nothing to do."""
+        """Fill the host arrays of a step.
+
+        Args:
+            batch: the rank's batch; None: it has nothing to do.
+        """
         kept = self._kept
         if kept is not None and batch is not None and kept.holds(form, batch):
             return kept.build(batch)
@@ -279,7 +288,11 @@ class _KeptRows:
 
     @classmethod
     def of(cls, form: StepForm, rows: SteadyRows, host: HostBatch) -> Self:
-        """Args: host: what was built of a batch of these rows."""
+        """Keep what steps of the same rows have in common.
+
+        Args:
+            host: the arrays built for a batch of these rows.
+        """
         packed = host.packed.copy()
         packed[form.layout.sections[_UPDATES]] = 0
         return cls(form, rows, packed, host.tier)
@@ -301,7 +314,11 @@ class _KeptRows:
 
 
 def _fill_forward(forward: Int32Array, form: StepForm, batch: ScheduledBatch, slots: Slots) -> list[Int32Array]:
-    """Returns the changes of the block table that come before. Args: slots: of the rows."""
+    """Fill the forward arrays; return changes of the block table to write before the step.
+
+    Args:
+        slots: the rows' slots.
+    """
     decodes, chunks, layout = batch.decodes, batch.chunks, form.layout
     num_decodes, num_rows = batch.num_decodes, len(slots)
     counts, slot_ids, starts, ends, updates, token_ids = layout.sections

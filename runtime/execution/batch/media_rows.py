@@ -13,7 +13,7 @@ ROWS_PER_CALL: Final = 256  # that one program call writes into the pool
 
 
 def pool_rows(max_step_tokens: int) -> int:
-    """Of a pool that holds what a step computes, in whole calls."""
+    """Rows of a pool that holds what a step computes, in whole calls."""
     return -(-max_step_tokens // ROWS_PER_CALL) * ROWS_PER_CALL
 
 
@@ -29,7 +29,7 @@ def has_media(step: ScheduledStep) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaRows:
-    """Of one rank.
+    """The media rows of one rank.
 
     Attributes:
         places: i32[T], for each token of the step its row in the pool; -1: it has its own embedding.
@@ -72,5 +72,5 @@ class MediaRows:
 
 
 def num_calls(ranks: list[MediaRows]) -> int:
-    """That bring the rows of all ranks."""
+    """Calls that bring the rows of all ranks to the device."""
     return max(-(-len(media.rows) // ROWS_PER_CALL) for media in ranks)

@@ -12,16 +12,15 @@ from palladio.runtime.execution.sampling.sampler import SampleOutput
 from palladio.runtime.execution.sampling.scoring import Scores
 from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledStep
-from palladio.runtime.scheduling.batch.step_rows import SampledRows
-from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE
+from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE, SampledRows
 from palladio.runtime.scheduling.state.request import Request
 
 Int32Array = npt.NDArray[np.int32]
 
 
 class _Rows:
-    """Arrays by row (of several steps: one after the other): of the chosen token, of the likeliest, and of those that a
-    request asks for. Of the latter, none is read unless a request has some."""
+    """Arrays by row (of several steps: one after the other): log-probabilities of the chosen token, of the likeliest
+    tokens, and of the tokens that a request asks for. The last ones are read only if a request has some."""
 
     def __init__(self, logprobs: jax.Array, top_ids: jax.Array, top_logprobs: jax.Array, asked: jax.Array) -> None:
         self._logprobs = np.asarray(logprobs).reshape(-1)
@@ -45,7 +44,7 @@ def _by_row(array: jax.Array) -> np.ndarray:
 def read_logprobs(
     requests: Sequence[Request], output: SampleOutput, token_ids: Sequence[Sequence[int]]
 ) -> list[list[TokenLogprob] | None]:
-    """Of the tokens of each row that samples; None: not asked for."""
+    """Log-probabilities of the tokens of each row that samples; None: not asked for."""
     arrays = (output.logprobs, output.top_ids, output.top_logprobs, output.asked_logprobs)
     found = [array for array in arrays if array is not None]
     assert len(found) == len(arrays), "a request with logprobs runs in tier full"
@@ -69,7 +68,7 @@ def num_scored(request: Request, start: int, num_tokens: int) -> int:
 
 
 def read_scores(batch: ScheduledBatch, scores: Scores) -> list[list[TokenLogprob] | None]:
-    """Of each row: of the prompt tokens that its positions predict; None: not asked for."""
+    """Log-probabilities of the prompt tokens that each row's positions predict; None: not asked for."""
     rows = _Rows(*scores)
     result: list[list[TokenLogprob] | None] = []
     begin = 0
@@ -179,7 +178,7 @@ def _looked_at(batch: ScheduledBatch, read: SampledRows, output: SampleOutput) -
 
 
 def _read_embeddings(batch: ScheduledBatch, vectors: jax.Array) -> dict[int, TokenOutput]:
-    """Of the rows whose prompt ends in this step."""
+    """Embeddings of the rows whose prompt ends in this step."""
     read: list[TokenOutput] = []
     for row, vector in zip(batch.rows, np.asarray(vectors)[: batch.num_sampled_rows], strict=False):
         if np.isfinite(vector).all():

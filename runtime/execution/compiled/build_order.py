@@ -25,8 +25,8 @@ _Asked = tuple[str, int, int, int, SampleTier]  # a step's kind, rows, tokens, s
 class BuildOrder:
     """Gives the programs that are to be built, one at a time.
 
-    Those that the last steps would have taken come first. While the engine idles, or where many of these steps would
-    have taken it, a program comes at once. Else, while requests run, a long pause follows each: compilation and steps
+    Programs that the last steps would have used come first. While the engine idles, or where many of these steps would
+    have used it, a program comes at once. Else, while requests run, a long pause follows each: compilation and steps
     take the same cores and Python's lock, and most engines soon idle. What is left takes a larger share of the time
     when it would not be complete in time otherwise.
 
@@ -97,7 +97,11 @@ class BuildOrder:
         return self._num_steps >= _ENOUGH_STEPS and most >= _URGENT_SHARE * self._num_steps
 
     def _pause(self, left: float) -> float:
-        """Seconds until the next program. Args: left: until all should be there."""
+        """Seconds until the next program.
+
+        Args:
+            left: seconds until all should be built.
+        """
         expected = self._expected()
         needed = sum(expected)
         if not needed:

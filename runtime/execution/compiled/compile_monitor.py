@@ -29,7 +29,7 @@ class CompileMonitor:
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
 
     def count_here(self) -> CompileCount:
-        """Of the thread that asks."""
+        """Compilations in the calling thread."""
         thread = threading.get_ident()
         return CompileCount(self._compiles[thread], self._cache_hits[thread])
 

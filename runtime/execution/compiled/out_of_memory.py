@@ -5,7 +5,7 @@ from palladio.runtime.interface.messages.engine_stats import MemoryReport
 from palladio.runtime.scheduling.batch.buckets import Buckets
 
 _SIGNS = ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory", "Ran out of memory")
-_SPARE = 0.05  # share of the device's memory to give back, where nobody knows how much is missing
+_SPARE = 0.05  # share of the device's memory to give back, where it is unknown how much is missing
 
 
 def is_out_of_memory(error: Exception) -> bool:

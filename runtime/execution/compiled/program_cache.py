@@ -121,7 +121,7 @@ class ProgramCache(Generic[Key]):
         return declared.jitted, declared.args
 
     def cancel(self) -> None:
-        """What is being built ends with the present programs, which nobody hears of any more."""
+        """Stop building. A program that is being built is finished, but `on_built` is not called for it."""
         self._cancelled.set()
 
     def build(self, keys: Iterable[Key], on_built: OnBuilt = lambda: None) -> None:
@@ -172,7 +172,7 @@ class ProgramCache(Generic[Key]):
 
     @property
     def num_unexpected_compiles(self) -> int:
-        """What XLA compiled in this thread and nobody expected: it grows only by a defect, see RecompileCounter."""
+        """Unexpected compilations in this thread: they grow only by a defect, see RecompileCounter."""
         return self._monitor.compiles_here() - self.num_expected_compiles
 
     @contextlib.contextmanager

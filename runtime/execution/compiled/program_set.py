@@ -11,7 +11,7 @@ from palladio.runtime.execution.compiled.program_cache import OnBuilt, ProgramCa
 from palladio.runtime.execution.compiled.workspace import ProgramMemory, workspace_of
 from palladio.runtime.execution.programs.program import Program, ProgramDesign, ProgramKey, StaticModel
 from palladio.runtime.execution.programs.programs import declare_programs
-from palladio.runtime.execution.programs.sampling_programs import Decode, Sample
+from palladio.runtime.execution.programs.step_programs import Decode, Sample
 from palladio.runtime.execution.sampling.sampler import TIERS, SampleTier
 from palladio.runtime.execution.state.device_state import DeviceShape, DeviceState
 from palladio.runtime.interface.errors import ConfigError
@@ -23,7 +23,7 @@ FIRST_TOKENS = 256  # of a prefill step until then
 
 
 class StepPrograms:
-    """Declares the programs for a model and its buckets, and hands out those that steps call.
+    """Declares the programs for a model and its buckets, and hands out the ones that steps call.
 
     Args:
         state: arrays, or ShapeDtypeStructs in their place.
@@ -69,7 +69,7 @@ class StepPrograms:
 
     @property
     def workspace(self) -> int:
-        """Bytes of device memory that all programs need beside their arguments, judged by those that are built."""
+        """Bytes of device memory that all programs need in addition to their arguments, estimated from built ones."""
         needs = {key: ProgramMemory.of(program) for key, program in self.built.programs.items()}
         return workspace_of(needs, self.by_key)
 
@@ -116,7 +116,10 @@ class StepPrograms:
         return [*(key for key in self.by_key if key in needed), *(key for key in tiers if key in self.by_key)]
 
     def build(self, keys: Iterable[ProgramKey], on_built: OnBuilt = lambda: None) -> None:
-        """Builds programs, and waits for them. Args: on_built: called after each one.
+        """Build programs, and wait for them.
+
+        Args:
+            on_built: called after each one.
 
         Raises:
             ConfigError: one of them is too large for the device.
@@ -169,12 +172,12 @@ class StepPrograms:
         return frozenset(key for key, program in self.by_key.items() if program.is_needed(buckets))
 
     def _hidden(self, num_rows: int) -> Any:
-        """The hidden states of so many tokens of each rank. Any: it stands where a jax.Array will."""
+        """The hidden states of `num_rows` tokens of each rank. Any: it stands where a jax.Array will."""
         ranks, hidden = self.design.shape.ranks, self.design.model.hidden
         return jax.ShapeDtypeStruct((ranks.num_ranks * num_rows, *hidden.shape), hidden.dtype, sharding=ranks.state)
 
 
 def _abstract(x: Any) -> jax.ShapeDtypeStruct:
-    """Of an array, or of what describes one already: some weights lie in an order that they are told to."""
-    is_told = isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None and x.format.layout is not None
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.format if is_told else x.sharding)
+    """The shape of an array, or of what describes one already: some weights have a fixed memory layout."""
+    has_layout = isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None and x.format.layout is not None
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.format if has_layout else x.sharding)

@@ -39,8 +39,8 @@ class ProgramStore:
 
     Args:
         directory: need not exist.
-        model: a text that tells models apart whose programs have the same arguments.
-        devices: that the programs run on.
+        model: a text that differs between models whose programs have the same arguments.
+        devices: the devices that the programs run on.
     """
 
     def __init__(self, directory: Path, model: str, devices: Sequence[jax.Device]) -> None:
@@ -110,7 +110,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, for others to read."""
+    """Write a file whole or not at all; others may read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         try:
@@ -141,7 +141,11 @@ def _machine(device: jax.Device) -> str:
 
 
 def source_digest(package: Path | None = None) -> str:
-    """Of all source that decides what a program computes. Args: package: default: the one that is imported."""
+    """Hash all source that decides what a program computes.
+
+    Args:
+        package: the package's folder; None: that of the imported package.
+    """
     package = package or Path(str(importlib.resources.files("palladio")))
     files = (
         path

@@ -1,4 +1,4 @@
-"""What compiled programs need of a device's memory beside their arguments."""
+"""Device memory that compiled programs need in addition to their arguments."""
 
 import collections
 import dataclasses
@@ -10,10 +10,12 @@ from palladio.runtime.execution.programs.program import ProgramKey
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProgramMemory:
-    """Bytes of device memory that a program needs beside its arguments.
+    """Bytes of device memory that a program needs in addition to its arguments.
 
     Attributes:
-        scratch: while it runs. results: those that are not in the place of arguments. code: always.
+        scratch: while it runs.
+        results: results that do not replace arguments.
+        code: always.
     """
 
     scratch: int
@@ -22,7 +24,11 @@ class ProgramMemory:
 
     @classmethod
     def of(cls, program: Any) -> Self:
-        """Args: program: as jax compiled it."""
+        """Read what a compiled program needs.
+
+        Args:
+            program: as jax compiled it.
+        """
         memory = program.memory_analysis()
         if memory is None:  # the platform does not say
             return cls(0, 0, 0)
@@ -36,8 +42,8 @@ def workspace_of(programs: Mapping[ProgramKey, ProgramMemory], declared: Iterabl
 
     Args:
         programs: all, or the largest of each family.
-        declared: all that there will be. One that is not known yet has as much code as the longest that is known of its
-            family; if none is, it is one of those that do little, and has as much as the shortest of all.
+        declared: all that there will be. One that is not known yet has as much code as the longest known one of its
+            family; without any, it is a small program, with as much code as the shortest of all.
     """
     if not programs:
         return 0

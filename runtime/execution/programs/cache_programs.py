@@ -23,7 +23,7 @@ COPIED_STATES = 1, 8  # slots that one copy program copies; each copy reads and 
 
 class Compare(Program):
     """Compares pages with others, see CacheSelfCheck, and where layers keep states, those of two slots. Takes pages
-    i32[2, G·COMPARED_PAGES], so many of each block table, and then slots i32[2]; gives f32[]."""
+    i32[2, G·COMPARED_PAGES], COMPARED_PAGES of each block table, and then slots i32[2]; gives f32[]."""
 
     kind = "compare"
 

@@ -76,7 +76,7 @@ class ProgramDesign:
 
     @functools.cached_property
     def layouts(self) -> StepLayouts:
-        """Of the steps' vectors."""
+        """The layouts of the steps' vectors."""
         shape = self.shape
         of_steps = shape.num_decode_steps, shape.num_tables, shape.joined_passes
         return StepLayouts.of(self.buckets, shape.page_size, *of_steps)
@@ -95,7 +95,7 @@ class ProgramDesign:
     @functools.cached_property
     def sampler_target(self) -> SamplerTarget:
         numbered = self.unflatten(tuple(range(self.num_weights)))  # type: ignore[arg-type]  # in place of arrays
-        return SamplerTarget(self.shape.mesh, bool(numbered.kernels.target.is_native))
+        return SamplerTarget(self.shape.mesh, numbered.kernels.target)
 
     @functools.cached_property
     def tiers(self) -> tuple[SampleTier, ...]:
@@ -117,7 +117,15 @@ class ProgramDesign:
         return unflatten_model(self.model.structure, weights)
 
     def logits(self, head: Weights, hidden: jax.Array) -> jax.Array:
-        """hidden [R, D] → f32[R, V]. Args: head: the weights that `head` selects."""
+        """Return the logits of rows.
+
+        Args:
+            head: the weights that `head` selects.
+            hidden: [R, D].
+
+        Returns:
+            f32[R, V].
+        """
         return self.head.logits(head, hidden, self.model.num_valid_tokens)
 
     def classify(self, head: Weights, vectors: jax.Array) -> jax.Array:
@@ -199,13 +207,24 @@ class Program(abc.ABC):
         return state._replace(**new)
 
     def run(self, compiled: Callable[..., Any], state: DeviceState, arrays: tuple[Any, ...]) -> tuple[DeviceState, Any]:
-        """One call. Returns the state after it, and what goes to the host. Args: arrays: of all ranks."""
+        """Call the compiled program once.
+
+        Args:
+            arrays: arrays of all ranks.
+
+        Returns:
+            The state after the call, and what goes to the host.
+        """
         whole, donated, read = self.takes(state)
         new, kept, given = compiled(*whole, *donated.values(), *read, *self.pack(state, arrays))
         return self.update(state, dict(zip(donated, new, strict=True)), kept), given
 
     def declaration(self, state: DeviceState) -> tuple[Any, tuple[Any, ...]]:
-        """The jitted function, and the shapes of its arguments. Args: state: of shapes."""
+        """Return the jitted function, and the shapes of its arguments.
+
+        Args:
+            state: the device's state, with shapes in place of arrays.
+        """
         ranks, (whole, donated, read) = self.design.shape.ranks, self.takes(state)
         function = ranks.over(self.compute, whole=whole, num_state=len(donated) + len(read))
 
@@ -255,12 +274,12 @@ class SamplingOfRows(SamplingProgram):
 
 
 def whole_sampler(taken: Any) -> SamplerState:
-    """Of what a tier takes."""
+    """Return the sampler's state with what a tier takes of it."""
     return taken if isinstance(taken, SamplerState) else SamplerState.of_last_token(taken)
 
 
 def part_of_sampler(state: SamplerState, taken: Any) -> Any:
-    """The same part of a new state as was taken."""
+    """Return the part of a new state that was taken of the old one."""
     return state if isinstance(taken, SamplerState) else state.last_token
 
 
@@ -271,7 +290,8 @@ def host_array(*shape: int, dtype: DTypeLike = jnp.int32) -> jax.ShapeDtypeStruc
 
 # Vector memory for one operation of XLA's own, in KiB, by the kind of TPU. Its defaults, 16 MiB on v5e and
 # v5p and 32 on v6e, make the tiles of products of many rows so small that operands are read again and again: see
-# benchmarks/results/NOTES.md. What operations do not use holds arrays between them, so more is not always better.
+# benchmarks/results/notes/2026-11-24.md. What operations do not use holds arrays between them, so more is not always
+# better.
 _OPERATION_KIB: Mapping[str, int] = MappingProxyType({"v5e": 40 * 1024, "v5p": 32 * 1024, "v6e": 64 * 1024})
 LEAST_TOKENS = 512  # of a step whose products are limited by the matrix units, not by reading weights
 

@@ -1,6 +1,6 @@
 """The list of programs: everything that a running engine calls on the device.
 
-The classes are in the files beside this one, by what they do: run the layers, sample, verify drafts, change the cache.
+The classes are in the files of this folder, by what they do: run the layers, sample, verify drafts, change the cache.
 The engine declares each program at its start, in this order, and runs no other.
 """
 
@@ -9,9 +9,17 @@ from typing import Final
 
 from palladio.runtime.execution.programs.cache_programs import Compare, CopyStates, Tables
 from palladio.runtime.execution.programs.draft_programs import Draft, Verify
-from palladio.runtime.execution.programs.forward_programs import Forward, ForwardMedia, Pool, WriteEmbeds
 from palladio.runtime.execution.programs.program import Program, ProgramDesign
-from palladio.runtime.execution.programs.sampling_programs import Decode, Reset, Sample, Score
+from palladio.runtime.execution.programs.step_programs import (
+    Decode,
+    Forward,
+    ForwardMedia,
+    Pool,
+    Reset,
+    Sample,
+    Score,
+    WriteEmbeds,
+)
 
 PROGRAMS: Final[tuple[type[Program], ...]] = (
     *(Draft, Forward, ForwardMedia, WriteEmbeds, Verify, Decode),

@@ -1,4 +1,4 @@
-"""What a draw needs beside the logits: the threshold that top_k and top_p keep, found without a sort, and noise."""
+"""Inputs of a draw besides the logits: the threshold that top_k and top_p keep, found without a sort, and noise."""
 
 import functools
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 _IMAGE_BITS = 32
-_SIGN = 1 << 31  # turns an i32 into a u32 of the same order, and back
+_SIGN = 1 << 31  # makes an i32 a u32 of the same order, and back
 
 
 def ordered_image(values: jax.Array) -> jax.Array:
@@ -50,11 +50,11 @@ def largest_threshold(
 def search(
     image: jax.Array, masses: jax.Array, enough: jax.Array, used: jax.Array, *, digit_bits: int, unrolled: bool = False
 ) -> jax.Array:
-    """See `largest_threshold`: a digit a pass, the highest first. Of rows that are not used anything.
+    """Find `largest_threshold` digit by digit, the highest first. Results of unused rows are arbitrary.
 
     Args:
-        digit_bits: of t, that a pass finds; it compares with 2**digit_bits - 1 thresholds.
-        unrolled: passes one after the other, also where no row is used; else a loop, which then makes no turn.
+        digit_bits: bits of the threshold that a pass finds; it compares with 2**digit_bits - 1 candidates.
+        unrolled: passes one after the other, also where no row is used; else a loop, which then runs zero iterations.
     """
     sum_up = _joint_sums if unrolled else _separate_sums
     num_passes, num_rows = -(-_IMAGE_BITS // digit_bits), enough.shape[0]
@@ -73,17 +73,17 @@ def search(
     found = jnp.zeros(num_rows, jnp.uint32)
     if unrolled:
         return _signed(functools.reduce(lambda found, number: add_digit(number, found), range(num_passes), found))
-    num_turns = jnp.where(used.any(), num_passes, 0)
-    return _signed(lax.fori_loop(0, num_turns, add_digit, found))
+    num_iterations = jnp.where(used.any(), num_passes, 0)
+    return _signed(lax.fori_loop(0, num_iterations, add_digit, found))
 
 
 def along(column: jax.Array, parts: jax.Array) -> jax.Array:
-    """A number of each row beside all parts of the row. [B], [P·B, V / P] → [P·B, 1]"""
+    """Repeat a number of each row for all parts of the row. [B], [P·B, V / P] → [P·B, 1]"""
     return jnp.tile(column, parts.shape[0] // column.shape[0])[:, None]
 
 
 def sum_rows(parts: jax.Array, num_rows: int) -> jax.Array:
-    """Of rows in P parts, the first parts of all rows first: [P·B, V / P] → [B]"""
+    """Sums of rows in P parts, the first parts of all rows first: [P·B, V / P] → [B]"""
     return _of_rows(parts.sum(axis=-1), num_rows)
 
 

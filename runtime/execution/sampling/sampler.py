@@ -35,13 +35,9 @@ from jax import lax
 from jax.sharding import Mesh
 
 from palladio.model.base.sharding import num_shards
+from palladio.pallas_kernels.row_argmax import row_argmax
+from palladio.pallas_kernels.target import Target
 from palladio.runtime.execution.sampling.draws import along, gumbel_noise, largest_threshold, ordered_image, sum_rows
-from palladio.runtime.execution.sampling.row_argmax import (
-    native_argmax,
-    row_argmax,
-    row_argmax_of_computed,
-    rows_are_finite,
-)
 from palladio.runtime.execution.sampling.sampler_state import SamplerState
 from palladio.runtime.execution.sampling.scoring import token_logprobs
 from palladio.runtime.execution.sampling.whole_rows import on_whole_rows
@@ -64,11 +60,11 @@ class SamplerTarget:
 
     Attributes:
         mesh: whose groups of devices have a part each of the logits' vocabulary; None: one device has all.
-        is_native: maxima are found by our C++ for CPUs, see cpu_native.
+        kind: the kind of the devices.
     """
 
     mesh: Mesh | None = None
-    is_native: bool = False
+    kind: Target = Target()
 
 
 ON_ONE_DEVICE = SamplerTarget()
@@ -121,7 +117,7 @@ class SampleOutput:
         logprobs: f32[B], log-softmax of the chosen token under the incoming logits; tier "full" only.
         top_ids: i32[B, 20], the likeliest tokens under the incoming logits, best first; tier "full" only.
         top_logprobs: f32[B, 20], theirs; tier "full" only.
-        asked_logprobs: f32[B, K], of the slots' asked_ids, likewise; tier "full" only.
+        asked_logprobs: f32[B, K], those of the slots' asked_ids; tier "full" only.
         counts: i32[B], where a row may have several tokens: how many. The other arrays are stacked then, [most, B, …].
     """
 
@@ -158,16 +154,15 @@ def sample(
     Returns:
         The output, and the state with last_token (tier "full": and output_counts) updated at slot_ids.
     """
-    is_native = target.is_native
     if tier == "greedy":
-        token_ids, are_finite = native_argmax(logits) if is_native else (row_argmax(logits), rows_are_finite(logits))
+        token_ids, are_finite = row_argmax(logits, target=target.kind)
     else:
         permitted = logits if allowed is None else drop_forbidden(logits, allowed)
         scores = processed_logits(permitted, state, batch, tier, target.mesh)
         noise = gumbel_noise(batch.seeds, batch.positions, logits.shape[1])
         scores = jnp.where(_is_greedy(batch)[:, None], scores, scores + noise)
-        token_ids = native_argmax(scores)[0] if is_native else row_argmax_of_computed(scores)
-        are_finite = native_argmax(logits)[1] if is_native else rows_are_finite(logits)
+        token_ids, _ = row_argmax(scores, is_computed=True, target=target.kind)
+        _, are_finite = row_argmax(logits, target=target.kind)
     last_token = state.last_token.at[batch.slot_ids].set(token_ids)
     if tier != "full":
         output = SampleOutput(token_ids, are_finite)

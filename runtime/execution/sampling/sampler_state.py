@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from palladio.runtime.interface.request.parameter_checks import MAX_LOGPROB_IDS, MAX_STOP_TOKEN_IDS
-from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS
+from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROB_IDS, MAX_STOP_TOKEN_IDS
 
 MAX_SUPPRESSED_IDS = MAX_STOP_TOKEN_IDS + 16  # a request's stop ids and the model's end-of-sequence ids
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens under the model's own distribution, beside those of the likeliest tokens."""
+"""Log-probabilities of given tokens and of the likeliest tokens under the model's own distribution."""
 
 from collections.abc import Callable
 
@@ -45,7 +45,7 @@ Scores = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
 
 def token_logprobs(logits: jax.Array, token_ids: jax.Array, asked_ids: jax.Array, top_n: int = MAX_LOGPROBS) -> Scores:
-    """Log-softmax of given tokens, of the likeliest ones and of those that were asked for.
+    """Log-softmax of given tokens, of the likeliest ones and of the requested ones.
 
     A token that is several of these gets the same float in each: logit and normalizer are the same numbers.
 

@@ -1,26 +1,130 @@
-"""DeviceState: all that the programs read and update on the device, as arrays or as their shapes."""
+"""DeviceState: all that the programs read and update on the device, as arrays or as their shapes; and RankAxis: the one
+place where what belongs to each of several data-parallel ranks becomes one array."""
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from palladio.model.base.sharding import ShardingRules
+from palladio.model.base.sharding import RANK_AXES, RANK_AXIS, ShardingRules, num_ranks, num_shards, only_axes
 from palladio.model.cache.kv_cache import CacheLayout
 from palladio.model.functional import num_bytes
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.execution.sampling.sampler import MASK_BITS
 from palladio.runtime.execution.sampling.sampler_state import SamplerState
 from palladio.runtime.execution.state.proposer import Proposer
-from palladio.runtime.execution.state.ranks import RankAxis
 from palladio.runtime.interface.request.embedding import Pooling
 from palladio.runtime.scheduling.state.page_groups import PageGroups, SnapshotSlots, WindowGroup
 from palladio.runtime.telemetry.process_memory import leave_zeros
+
+HostArray = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class RankAxis:
+    """The data-parallel ranks that the devices are.
+
+    With --dp-size G the devices are G ranks, each with all of the weights, and with requests, pages and slots of its
+    own. One call of a program serves all of them in lockstep, so they run the same shapes. Nothing crosses the border
+    between two ranks: what a rank computes is what one engine on its devices would. So programs are written for one
+    rank. With --enable-dp-attention each rank has some of the experts only, and in sparse layers rows go to them and
+    back.
+
+    State is laid end to end along the first axis: [G·P, …]. What comes from the host and goes to it is stacked: [G, …].
+    With one rank there is neither: arrays are as the program sees them.
+
+    Attributes:
+        mesh: the devices. num_ranks: that they are divided into.
+    """
+
+    mesh: Mesh
+    num_ranks: int
+
+    @classmethod
+    def of(cls, mesh: Mesh) -> "RankAxis":
+        return cls(mesh, num_ranks(mesh))
+
+    @property
+    def state(self) -> NamedSharding:
+        """Sharding of per-rank arrays: divided by rank along the first axis, replicated within a rank."""
+        return ShardingRules().sharding(self.mesh, ("ranks",))
+
+    @property
+    def exchanged(self) -> NamedSharding:
+        """Sharding of arrays that go to and come from the host: divided by rank.
+
+        Where ranks are on different hosts every device has the whole array, because a host neither gives nor reads a
+        part of an array.
+        """
+        is_whole = self.num_ranks == 1 or self.mesh.is_multi_process
+        return ShardingRules().sharding(self.mesh, () if is_whole else ("ranks",))
+
+    def stack(self, arrays: Sequence[HostArray]) -> HostArray:
+        """Arrays of the host, one of each rank, as what programs take."""
+        return arrays[0] if self.num_ranks == 1 else np.stack(arrays)
+
+    def repeat(self, array: HostArray) -> HostArray:
+        """The same array for each rank."""
+        return self.stack([array] * self.num_ranks)
+
+    def only(self, rank: int, array: HostArray) -> HostArray:
+        """An array of one rank; the others are given zeros, which mean the scratch slot and the scratch page."""
+        if self.num_ranks == 1:
+            return array
+        stacked = np.zeros((self.num_ranks, *array.shape), array.dtype)
+        stacked[rank] = array
+        return stacked
+
+    def take(self, rank: int, tree: Any) -> Any:
+        """One rank's part of what programs give to the host."""
+        return tree if self.num_ranks == 1 else jax.tree.map(lambda array: np.asarray(array)[rank], tree)
+
+    def from_host(self, array: jax.ShapeDtypeStruct) -> Any:
+        """What `stack` makes of such arrays. Any: it stands where a jax.Array will."""
+        shape = array.shape if self.num_ranks == 1 else (self.num_ranks, *array.shape)
+        return jax.ShapeDtypeStruct(shape, array.dtype, sharding=self.exchanged)
+
+    def over(self, function: Callable[..., Any], *, whole: tuple[Any, ...], num_state: int) -> Callable[..., Any]:
+        """A program's function of one rank, as one of all ranks; unchanged where there is but one.
+
+        Args:
+            function: its arguments are, in this order, weights, state, and arrays of the host. It returns new state,
+                other state, and what goes to the host.
+            whole: shapes of the arguments of the first kind, which are the same for all ranks, or split over those
+                that have experts in common. num_state: arguments of the second.
+        """
+        if self.num_ranks == 1:
+            return function
+        first_from_host = len(whole) + num_state
+        of_weights = jax.tree.map(lambda leaf: only_axes(leaf.sharding.spec, (RANK_AXIS,)), whole)
+
+        def of_one_rank(*arguments: Any) -> Any:
+            from_host = jax.tree.map(lambda array: array[0], arguments[first_from_host:])
+            new, kept, given = function(*arguments[:first_from_host], *from_host)
+            return new, kept, jax.tree.map(lambda array: array[None], given)
+
+        def of_all(*arguments: Any) -> Any:
+            own = PartitionSpec(RANK_AXES)
+            return jax.shard_map(
+                of_one_rank,
+                mesh=self.mesh,
+                in_specs=(*of_weights, *(own,) * (len(arguments) - len(whole))),
+                out_specs=own,
+                # The compiler goes on splitting over the tensor axis by itself. Where that is one device it has nothing
+                # to split, and must not look for it: it can't see into kernels.
+                axis_names=set(RANK_AXES) if num_shards(self.mesh) > 1 else frozenset(self.mesh.axis_names),
+                check_vma=False,  # a Pallas call does not say over which axes its result varies
+            )(*arguments)
+
+        return of_all
+
 
 LEAST_SAVED = 128  # tokens: a snapshot that saves less than this is not worth a step of its own
 
@@ -88,20 +192,20 @@ class DeviceShape:
 
     Attributes:
         num_slots: requests that run at once, and the scratch slot.
-        num_columns: of each block table (C).
+        num_columns: columns of each block table (C).
         vocab_size: columns of the logits.
         num_valid_tokens: ids from here on are padding of the vocabulary.
-        num_decode_steps: forward passes of a decode step. joined_passes: of one that one of the programs of
-            `joined_rows` computes, at most.
+        num_decode_steps: forward passes of a decode step.
+        joined_passes: the most forward passes of a decode step that a program of `joined_rows` computes.
         checks_cache: whether pages will be compared.
-        dtype: of hidden states.
-        cache: of the KV cache.
-        mesh: the devices. target: their kind, for what XLA is told of programs.
+        dtype: the dtype of hidden states.
+        cache: the layout of the KV cache.
+        mesh: the devices. target: their kind, for the compiler options of programs.
         pooling: how embeddings are made; None: the engine generates text.
         pooled_size: numbers that are kept of each slot's embedding from step to step.
-        proposer: of drafts; None: there are none.
+        proposer: proposes drafts; None: there are none.
         has_plain_tier: whether steps without top_k, top_p and min_p have programs of their own; see PlatformDefaults.
-        joined_rows: decode steps of so many rows or fewer have programs that sample as well; see PlatformDefaults.
+        joined_rows: decode steps of at most this many rows have programs that sample as well; see PlatformDefaults.
         num_embeds: rows of embeddings that a step may bring, see DeviceState; 0: prompts are of token ids alone.
         hidden_size: numbers of a row (D).
         num_snapshots: copies of states, in slots behind those of requests. snapshot_interval: see SnapshotSlots.
@@ -206,7 +310,7 @@ class DeviceShape:
         return tables, lengths, sampler, pooled, embeds, *drafting
 
     def _slot_shardings(self) -> tuple[Any, ...]:
-        """Of `_slot_state`; what has a column for each token is split over the vocabulary."""
+        """Shardings of `_slot_state`; arrays with a column for each token are split over the vocabulary."""
         rows: Any = self.ranks.state
         by_token: Any = ShardingRules().sharding(self.mesh, ("ranks", "vocab")) if self.pooling is None else rows
         sampler = SamplerState(rows, by_token, by_token, rows, rows, rows, rows)
@@ -215,5 +319,5 @@ class DeviceShape:
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Of arrays or ShapeDtypeStructs with shardings: what one device holds of them."""
+    """Bytes that one device holds of arrays or ShapeDtypeStructs with shardings."""
     return sum(num_bytes(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(tree))

@@ -1,4 +1,4 @@
-"""Proposers: which tokens may come next. A step verifies such drafts all at once, and keeps those that it would have
+"""Proposers: which tokens may come next. A step verifies such drafts all at once, and keeps the ones that it would have
 sampled; so a proposer decides how many tokens a step gives, never which."""
 
 import abc

@@ -52,8 +52,8 @@ def _rows(hidden: jax.Array, positions: jax.Array) -> jax.Array:
 def _row_sums(hidden: jax.Array, ends: jax.Array, lengths: jax.Array) -> jax.Array:
     """The sum f32[B, D] of each row's tokens [ends - lengths, ends) of hidden [T, D].
 
-    A product of matrices: unlike a scatter it adds in one order everywhere. It would spread what is not finite to all
-    rows, so that is left out, and told of in the rows that have it.
+    A product of matrices: unlike a scatter it adds in one order everywhere. It would spread non-finite values to all
+    rows, so these are left out, and their own sums become NaN.
     """
     token = jnp.arange(hidden.shape[0], dtype=jnp.int32)
     is_member = (token >= (ends - lengths)[:, None]) & (token < ends[:, None])

@@ -97,13 +97,17 @@ def unpack_forward(
 
 
 def drafts_of(inputs: SlotInputs, slots: jax.Array, most: jax.Array) -> jax.Array:
-    """Drafts of each row, i32[B]. Args: most: i32[B], that the row may have."""
+    """The number of drafts of each row, i32[B].
+
+    Args:
+        most: i32[B], the most drafts that the row may have.
+    """
     assert inputs.num_drafts is not None, "it comes with the drafts"
     return jnp.where(most > 0, inputs.num_drafts[slots], 0)
 
 
 def _next_positions(lengths: jax.Array, slots: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Of rows that decode: positions i32[B] of their last tokens, and whether these come before `ends`; else 0."""
+    """Positions i32[B] of decoding rows' last tokens, and whether these come before `ends`; 0 for other rows."""
     positions = lengths[slots]
     active = positions < ends
     return jnp.where(active, positions, 0), active
@@ -312,10 +316,10 @@ def copy_states(states: Any, sources: jax.Array, targets: jax.Array) -> Any:
 
 
 def state_difference(states: Any, slots: jax.Array) -> jax.Array:
-    """How much the states of slots[0] differ from those of slots[1], as page_difference tells it; of the worst array.
+    """How much the states of slots[0] differ from those of slots[1], as in page_difference; of the worst array.
 
     Args:
-        states: arrays [S, …]. slots: i32[2]; the scratch slot beside itself: nothing is compared.
+        states: arrays [S, …]. slots: i32[2]; the scratch slot twice: nothing is compared.
     """
 
     def differ(array: jax.Array) -> jax.Array:
@@ -331,8 +335,8 @@ def page_difference(kv_cache: tuple[jax.Array, ...], pages: jax.Array, tables: S
 
     Args:
         kv_cache: the pool's arrays.
-        pages: i32[2, G·N], N of each block table; the scratch page beside itself where there are fewer.
-        tables: of each block table, the layers that go by it.
+        pages: i32[2, G·N], N of each block table; the scratch page twice where there are fewer.
+        tables: for each block table, the layers that use it.
 
     Returns:
         f32[]: the largest |difference| / |value| of a page, in root mean square over the layers of its table.

@@ -49,7 +49,7 @@ class ControlCalls:
             del self._waiting[call_id]
 
     def answer(self, reply: ControlReply) -> None:
-        """An answer came; one that nobody waits for any more is ignored."""
+        """Hand an answer to the call that waits for it; without such a call it is ignored."""
         waiting = self._waiting.get(reply.call_id)
         if waiting is not None and not waiting.done():
             waiting.set_result(reply)
@@ -81,12 +81,12 @@ async def order(
 
 
 async def begin_profile(ask: Ask, options: ProfileOptions) -> None:
-    """See EngineClient.start_profile."""
+    """Begin a trace; see EngineClient.start_profile."""
     await order(ask, functools.partial(StartProfile, options=options), _PROFILE_TIMEOUT)
 
 
 async def end_profile(ask: Ask) -> ProfileReport:
-    """See EngineClient.stop_profile."""
+    """End the trace and wait until it is written; see EngineClient.stop_profile."""
     deadline = time.monotonic() + WRITE_SECONDS
     while (report := (await order(ask, StopProfile, _PROFILE_TIMEOUT)).profile) is None:
         if time.monotonic() >= deadline:

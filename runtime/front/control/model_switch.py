@@ -1,6 +1,6 @@
 """ModelSwitch: a front's handle on the running model. Generation, weights and device memory, as RL trainers use them.
 
-It remembers what it was told, so an engine that is started again gets the same weights, pause and memory.
+It remembers its orders, so an engine that is started again gets the same weights, pause and memory.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class ModelSwitch:
         self._source: Path | None = None  # the directory that the present weights come from; None: the model's own
         self._sent: Path | None = None  # a temporary directory, for weights sent in a request
         self._num_updates = 0
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self.version = version
         self.path: str | None = None
         self.paused: PauseMode | None = None
@@ -77,7 +77,7 @@ class ModelSwitch:
         known = next((one for one in PAUSE_MODES if one == mode), None)
         if known is None:
             raise InvalidRequestError(f"mode must be one of {', '.join(PAUSE_MODES)}, got {mode!r}", param="mode")
-        async with self._turn:
+        async with self._lock:
             await self._pause(known)
 
     async def go_on(self) -> None:
@@ -86,7 +86,7 @@ class ModelSwitch:
         Raises:
             EngineNotReadyError, EngineDeadError: no engine runs.
         """
-        async with self._turn:
+        async with self._lock:
             await self._go_on()
 
     async def update(self, folder: Path, options: UpdateOptions) -> int:
@@ -96,25 +96,27 @@ class ModelSwitch:
             InvalidRequestError: they are not of this model, or do not fit; nothing has changed.
             EngineNotReadyError, EngineDeadError: no engine runs.
         """
-        async with self._turn:
+        async with self._lock:
             count = await self._update(folder, options)
             self.path = str(folder)
             await asyncio.to_thread(self._drop_sent)
             return count
 
     async def update_sent(self, content: bytes, options: UpdateOptions) -> int:
-        """Likewise, with the weights as the bytes of a safetensors file. They are kept in a temporary directory, which
-        an engine that is started again reads.
+        """Exchange the weights for the bytes of a safetensors file. They are kept in a temporary directory, which an
+        engine that is started again reads. Returns how many requests had begun.
 
         Raises:
-            InvalidRequestError: as there; or the temporary directory cannot be written, or other hosts cannot read it.
+            InvalidRequestError: as `update`; or the temporary directory cannot be written, or there are other hosts,
+                which cannot read it.
+            EngineNotReadyError, EngineDeadError: no engine runs.
         """
         if self._num_hosts > 1:
             raise InvalidRequestError(
                 "with several hosts (--nnodes), weights cannot be sent in a request: write them to a directory that "
                 "all hosts have, and use /update_weights_from_disk"
             )
-        async with self._turn:
+        async with self._lock:
             folder = await asyncio.to_thread(_write, content)
             try:
                 count = await self._update(folder, options)
@@ -138,7 +140,7 @@ class ModelSwitch:
             InvalidRequestError: there is no such tag, or requests run.
             EngineNotReadyError, EngineDeadError: no engine runs.
         """
-        async with self._turn:
+        async with self._lock:
             before = self.released
             self.released = before | _tags(tags)  # first: no request is to come between
             try:
@@ -154,7 +156,7 @@ class ModelSwitch:
             InvalidRequestError: there is no such tag, or what is to be restored does not fit, or cannot be read.
             EngineNotReadyError, EngineDeadError: no engine runs.
         """
-        async with self._turn:
+        async with self._lock:
             left = self.released - _tags(tags)
             await order(self._ask, functools.partial(SetReleased, tags=sorted(left)), _LOAD_SECONDS)
             self.released = left
@@ -230,7 +232,7 @@ def _tags(given: Collection[str] | None) -> frozenset[MemoryTag]:
 
 
 def _without_folder(error: InvalidRequestError, folder: Path) -> InvalidRequestError:
-    """The same of weights that were sent: where they were kept meanwhile means nothing to whoever sent them."""
+    """The same error for weights that were sent: it does not name the folder, which the client does not know."""
     text = str(error)
     for place in (f"the weights in {folder}", f"checkpoint {folder}", str(folder / _FILE), str(folder)):
         text = text.replace(place, "the weights that were sent")

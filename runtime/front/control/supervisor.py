@@ -92,7 +92,7 @@ class Supervisor:
         self._retired = True
 
     def take(self, message: EngineReady | EngineFailed) -> bool:
-        """Whether the message ends a start under way, so that it is nobody else's."""
+        """Take a message; return whether it ends a start under way, and so has no other receiver."""
         if self._starts:
             self._outcome = message  # the last one counts: it may fail before `restart` has seen it ready
             self._has_outcome.set()

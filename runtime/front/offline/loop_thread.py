@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """The part of `Engine` that brings calls to its loop. Whoever inherits it opens and closes the loop."""
+    """The part of `Engine` that brings calls to its loop. A subclass opens and closes the loop."""
 
     def _open_loop(self) -> None:
         """

@@ -70,7 +70,7 @@ class OfflineEmbeddings(OfflineRuns):
         timeout: float | Sequence[float | None] | None = None,
         **others: Any,
     ) -> Result | list[Result]:
-        """As `encode`, to be awaited in an event loop."""
+        """Do what `encode` does, to be awaited in an event loop."""
         refuse_keywords("async_encode", others)
         options = {"cache_salt": cache_salt, "extra_key": extra_key, "priority": priority, "timeout": timeout}
         asked = {"prompt": prompt, "input_ids": input_ids, "sampling_params": EMBEDDING_PARAMS}

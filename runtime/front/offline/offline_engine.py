@@ -124,9 +124,9 @@ class Engine(Scoring, WeightUpdates, OfflineEmbeddings):
             priority: with schedule_policy="priority": prompts of higher priority go first.
             timeout: maximum seconds per prompt; then it ends with the finish reason "abort" and its output so far.
             stream: return an iterator. Each item has all of its sample's text so far; if there are several samples,
-                `index` tells which one.
+                `index` is its number.
             show_progress: a progress bar over prompts; default: if there are several and stderr is a terminal.
-            others: of SGLang's, such as `lora_path`: refused as POST /generate refuses them.
+            others: other arguments of SGLang's, such as `lora_path`: refused as POST /generate refuses them.
 
         Returns:
             A dict with "text", "output_ids", "meta_info"; a list of them, in order, for a list of prompts or n > 1.
@@ -178,7 +178,7 @@ class Engine(Scoring, WeightUpdates, OfflineEmbeddings):
         stream: bool = False,
         **others: Any,
     ) -> Result | list[Result] | AsyncIterator[Result]:
-        """As `generate`, from an event loop: `await` it; with `stream`, `async for` over what it returns."""
+        """Do what `generate` does, from an event loop: `await` it; with `stream`, `async for` over what it returns."""
         refuse_keywords("async_generate", others)
         expand = functools.partial(
             self._expand,

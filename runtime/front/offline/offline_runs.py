@@ -26,7 +26,11 @@ class OfflineRuns(LoopThread):
     _engine: AsyncEngine
 
     def _expand(self, **arguments: Any) -> tuple[list[GenerationRequest], list[LogprobOptions], bool]:
-        """Args: arguments: of expand_requests. May take long, for long texts."""
+        """Make the requests of a call. May take long, for long texts.
+
+        Args:
+            arguments: the arguments of expand_requests.
+        """
         if (embeds := arguments.get("input_embeds")) is not None:
             info = self._engine.info
             arguments["input_embeds"] = read_embeds(embeds, info.embeds, LengthLimit.of(info).limit)

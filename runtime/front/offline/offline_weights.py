@@ -62,7 +62,7 @@ class WeightUpdates(LoopThread):
     def update_weights_from_tensor(
         self, named_tensors: Iterable[tuple[str, Any]], load_format: str | None = None, **fields: Any
     ) -> tuple[bool, str]:
-        """Likewise, with pairs of name and tensor: all of the model's, named as in its checkpoint.
+        """Exchange the weights for pairs of name and tensor: all of the model's, named as in its checkpoint.
 
         Args:
             named_tensors: tensors are numpy's, jax's or torch's.

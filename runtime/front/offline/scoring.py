@@ -1,6 +1,6 @@
 """SGLang's `score`: how likely tokens come next after a query and an item.
 
-Each prompt generates one token, which tells the log-probabilities of those that are asked for. So a score takes no more
+Each prompt generates one token, which gives the log-probabilities of the labels. So a score takes no more
 from the engine than /generate does, and is exact for any token, likely or not.
 """
 
@@ -74,7 +74,7 @@ class Scoring(LoopThread):
         apply_softmax: bool = False,
         item_first: bool = False,
     ) -> list[list[float]]:
-        """As `score`, to be awaited in an event loop."""
+        """Do what `score` does, to be awaited in an event loop."""
         labels = _labels(self._engine, label_token_ids)
         prompts = _prompts(self._engine, query, items, item_first)
         if not prompts:

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(slots=True)
 class RecordedSample:
-    """One sample: what the engine was told, and what came of it.
+    """One sample: its request, and what came of it.
 
     Attributes:
         token_ids: as the caller got them (up to and including the token that completed a stop string).
@@ -53,13 +53,21 @@ class RecordedSample:
         return len(self.request.prompt_ids) + len(self.token_ids)
 
     def add_tokens(self, token_ids: list[int], clock: Callable[[], float]) -> None:
-        """Args: clock: seconds since the epoch; asked once only."""
+        """Add output tokens.
+
+        Args:
+            clock: seconds since the epoch; called once only.
+        """
         if self.first_token is None and token_ids:
             self.first_token = clock()
         self.token_ids += token_ids
 
     def end(self, finish: FinishReason, now: float) -> None:
-        """Args: now: seconds since the epoch."""
+        """Note the end of the sample.
+
+        Args:
+            now: seconds since the epoch.
+        """
         self.finish, self.finished = finish, now
 
 
@@ -135,10 +143,10 @@ class CrashRecorder:
 
 
 class CrashDumper:
-    """Writes what its recorder remembers, beside the event loop.
+    """Writes what its recorder remembers, in a thread.
 
     Attributes:
-        recorder: of the samples.
+        recorder: records the samples.
     """
 
     def __init__(self) -> None:
@@ -207,7 +215,7 @@ def write_dump(
 
 
 def _as_dict(sample: RecordedSample) -> dict[str, Any]:
-    """As dataclasses.asdict, which would walk over every token."""
+    """The fields of a sample by name. dataclasses.asdict would walk over every token."""
     request = dataclasses.asdict(dataclasses.replace(sample.request, prompt_ids=[], media=()))
     media = [dataclasses.asdict(part) | {"content": ""} for part in sample.request.media]
     return {

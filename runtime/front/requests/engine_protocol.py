@@ -23,7 +23,7 @@ class EngineClient(Protocol):
     """An engine seen from a front. Implemented by AsyncEngine, and by the fake engine of the HTTP tests.
 
     Attributes:
-        config: what the engine was told.
+        config: the engine's configuration.
         tokenizer: None with skip_tokenizer_init.
         sampling_defaults: default sampling fields from the checkpoint's generation_config.json.
         liveness: whether it answers, while `state` is "ready".
@@ -75,7 +75,7 @@ class EngineClient(Protocol):
             DeadlineError: the timeout passed before the first output.
             EngineDeadError: the engine ended; also raised mid-stream.
 
-        The cause of an error that ended a request in the engine's queue is a RefusedOutputError, which tells its wait.
+        The cause of an error that ended a request in the engine's queue is a RefusedOutputError, which names its wait.
         """
         ...
 
@@ -132,7 +132,7 @@ class EngineClient(Protocol):
         """
 
     async def stop_profile(self) -> ProfileReport:
-        """Ends the trace, and returns when it is written; or tells of the last one, if a bound has ended it.
+        """End the trace, and return when it is written; or report the last one, if a bound has ended it.
 
         Raises:
             InvalidRequestError: none is under way, or it could not be written.

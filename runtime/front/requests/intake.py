@@ -11,8 +11,7 @@ from palladio.runtime.interface.errors import ContextLengthError, InvalidRequest
 from palladio.runtime.interface.messages.engine_state import EngineReady
 from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.parameter_checks import MAX_STOP_TOKEN_IDS
-from palladio.runtime.interface.request.sampling_params import SamplingParams
+from palladio.runtime.interface.request.sampling_params import MAX_STOP_TOKEN_IDS, SamplingParams
 from palladio.runtime.text.tokenizers.stop_regex import read_pattern
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
@@ -142,7 +141,7 @@ class RequestIntake:
 
     def _check_prompt(self, ids: list[int]) -> None:
         if len(ids) > self._room.limit:
-            self._max_tokens(len(ids), None)  # it is told before a million ids are looked at
+            self._max_tokens(len(ids), None)  # raises before a million ids are looked at
         if not set(map(type, ids)) <= _INT:
             raise InvalidRequestError("the prompt must be a list of token ids", param="prompt")
         if not ids:

@@ -45,7 +45,7 @@ class _File:
 
 
 class _LockedFolder:
-    """A new folder for its owner alone. Those of servers that were killed are removed: nobody holds their locks.
+    """A new folder for its owner alone. Folders whose lock is free were left by killed servers, and are removed.
 
     Raises:
         OSError: it cannot be made.

@@ -29,17 +29,17 @@ MERGE_SHARE = 16  # of many tokens that are merged already, so large a part is n
 MAX_TAKEN = 4096  # tokens that a reader gets in one go (see output_cost): writing more would stop other streams
 MAX_SENT = 1 << 18  # token ids that go to the engine before other tasks of the event loop run: some milliseconds
 SAMPLE_SIZE = 1 << 10  # token ids that a sample's other parameters count as
-MAX_CRASHES = 2  # a request that was in the engine at so many crashes may be what crashes it
+MAX_CRASHES = 2  # a request that was in the engine at this many crashes may be their cause
 
 logger = logging.getLogger(__name__)
 
 
 class Stream:
-    """Outputs on their way to one caller of generate. A slow reader delays nobody but itself: what waits for it is
-    merged, into few outputs a sample, and is as much as the samples' tokens are.
+    """Outputs on their way to one caller of generate. A slow reader delays no other: its outputs are merged into few a
+    sample, which are as large as the samples' tokens.
 
     Attributes:
-        unfinished: what the engine was told of the samples that have not ended, by engine-side id, in order.
+        unfinished: requests of the samples that have not ended, by engine-side id, in order.
         yielded: there was an output; so it can't begin anew.
         num_crashes: how often the engine failed while it had this request.
     """
@@ -61,7 +61,7 @@ class Stream:
         return not self.unfinished and not self.pending and self.error is None
 
     def attach(self, fast_path: FastPath) -> None:
-        """See EngineClient.attach."""
+        """Let a fast path take outputs while the reader waits; see EngineClient.attach."""
         self._fast_path = fast_path
 
     def put(self, output: RequestOutput) -> None:
@@ -87,7 +87,7 @@ class Stream:
         del self.unfinished[engine_id]
 
     def drop(self) -> list[str]:
-        """No sample goes on. Returns the engine-side ids of those that had not ended."""
+        """No sample goes on. Returns the engine-side ids of unfinished ones."""
         engine_ids = list(self.unfinished)
         self.unfinished.clear()
         return engine_ids
@@ -112,7 +112,7 @@ class Stream:
         count = next((place for place, cost in enumerate(costs, 1) if cost >= MAX_TAKEN), len(pending))
         self.pending, self._merge_at = pending[count:], len(pending) - count + MERGE_AT
         if self.pending:
-            await asyncio.sleep(0)  # other streams have their turn before the next part
+            await asyncio.sleep(0)  # other streams run before the next part
         return pending[:count]
 
     def _wake(self) -> None:
@@ -122,10 +122,10 @@ class Stream:
 
 
 class RequestTable:
-    """All streams. Methods that end samples return the engine-side ids that the engine must be told to abort.
+    """All streams. Methods that end samples return the engine-side ids that the engine must abort.
 
     Args:
-        recorder: is told of all samples; None: nobody asked for crash dumps.
+        recorder: records all samples; None: there are no crash dumps.
 
     Attributes:
         idle: set while there are no streams.
@@ -172,7 +172,7 @@ class RequestTable:
                 await asyncio.sleep(0)
 
     def attach(self, request_id: str, fast_path: FastPath) -> None:
-        """See EngineClient.attach; a request that has ended has no further outputs."""
+        """Attach a fast path, see EngineClient.attach. Does nothing for a request that has ended."""
         if (stream := self._streams.get(request_id)) is not None:
             stream.attach(fast_path)
 
@@ -228,8 +228,11 @@ class RequestTable:
     def _hand_on(
         self, engine_id: str, sample: tuple[Stream, SampleProcessor], new: TokenOutput | list[int], stopped: list[str]
     ) -> None:
-        """Gives a stream what is new of one of its samples. Args: stopped: gets its id, if it ends here and nobody has
-        told the engine."""
+        """Give a stream what is new of one of its samples.
+
+        Args:
+            stopped: gets the sample's id, if it ends here and the engine does not know.
+        """
         stream, processor = sample
         try:
             result = processor.process(new)
@@ -239,11 +242,11 @@ class RequestTable:
                 stream.put(result)
                 return
         except Exception:
-            error_id = uuid.uuid4().hex  # what went wrong may tell of others' things: it is for the log alone
+            error_id = uuid.uuid4().hex  # the error may contain other clients' data: it is for the log alone
             logger.exception("error %s: cannot process the output of request %s", error_id, engine_id)
             details = f"the server's log has the details under id {error_id}"
             stream.fail(GenerationError(f"the output of the request could not be processed; {details}"))
-            del self._samples[engine_id]  # it stays among the unfinished, so that the engine is told
+            del self._samples[engine_id]  # it stays unfinished, so that the engine aborts it
             return
         self._end(stream, engine_id, result.finish)
         if not isinstance(new, TokenOutput) or new.finish is None:
@@ -257,9 +260,9 @@ class RequestTable:
         self._samples.clear()
 
     def fail_served(self, error: EngineDeadError) -> tuple[int, int]:
-        """The engine failed and will be started again: ends the streams that have had output, those that it failed with
-        too often, and lines of batches, whose crashes their batch counts; returns how many that are, and how many are
-        kept."""
+        """Fail streams after a crash, before the engine is started again: streams that have had output, requests that
+        were in too many crashes, and lines of batches, whose crashes their batch counts. Returns how many these are,
+        and how many are kept."""
         begun = list(self._kept())
         num_failed = 0
         for stream, request in begun:
@@ -296,7 +299,7 @@ class RequestTable:
                 self._drop(stream)
 
     def requests_to_resend(self, room: LengthLimit) -> list[GenerationRequest]:
-        """The samples that the new engine must be told of, in the order in which they came.
+        """The samples that the new engine needs, in the order of their arrival.
 
         Args:
             room: the new engine's; a request that does not fit any more fails.

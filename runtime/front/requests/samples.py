@@ -25,7 +25,7 @@ class SampleProcessor:
     Args:
         request_id: the user's id.
         index: which of the n samples.
-        request: what the engine was told.
+        request: as the engine has it.
         tokenizer: None: no text.
     """
 
@@ -81,7 +81,7 @@ class SampleProcessor:
         times, trace = output.times, output.trace
         if self._timeline is not None and trace is not None and trace.timeline is not None:
             self._timeline.extend(trace.timeline)
-            trace.tell(self._timeline)  # whoever has a trace of this sample sees what comes later
+            trace.tell(self._timeline)  # holders of the trace see later records too
         if times is not None:
             self._times, self._trace = times, trace
         self._cached_tokens = output.cached_tokens
@@ -173,7 +173,7 @@ class SampleProcessor:
         return self._matcher.matched
 
     def _final_times(self) -> RequestTimes:
-        """The engine's, or, if this side ended the sample, what the engine told with its first token."""
+        """The engine's times, or, if this side ended the sample, the times of its first token."""
         times = self._times or RequestTimes(self._received, first_token=self._first_token)
         return times if times.finished is not None else dataclasses.replace(times, finished=time.time())
 

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.input_embeds import EmbeddedPrompts
 from palladio.runtime.interface.request.prompt_parts import Media, join_parts
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
@@ -94,9 +93,9 @@ def expand_requests(
         rid: the request's id, or one a prompt; None: random.
         logprobs: fields of LogprobOptions by name, each for all prompts or a list; token_ids_logprob is a list for all
             of them, or a list of lists.
-        options: arguments of RequestOptions.of, likewise.
-        defaults: of sampling parameters that are not given; max_tokens makes way for a long prompt.
-        tokenizer: of texts; None: there is none.
+        options: arguments of RequestOptions.of, each for all prompts or a list.
+        defaults: values of sampling parameters that are not given; max_tokens shrinks for a long prompt.
+        tokenizer: tokenizes texts; None: there is none.
         received, lowers_length: see GenerationRequest.
 
     Raises:

@@ -17,7 +17,12 @@ LogprobTuple = tuple[float | None, int, str | None]
 def encode_results(
     names: Sequence[str], outputs: Sequence[RequestOutput], vectors: Sequence[Any], weight_version: str
 ) -> list[dict[str, Any]]:
-    """[{"embedding", "meta_info"}] of these prompts. Args: names: the callers' ids; vectors: the embeddings."""
+    """[{"embedding", "meta_info"}] of these prompts.
+
+    Args:
+        names: the callers' ids.
+        vectors: the embeddings.
+    """
     return [
         {"embedding": vector, "meta_info": _meta_info(name, output, weight_version)}
         for name, output, vector in zip(names, outputs, vectors, strict=True)
@@ -25,7 +30,11 @@ def encode_results(
 
 
 def _meta_info(name: str, last: RequestOutput, weight_version: str) -> dict[str, Any]:
-    """What every result tells of its request. Args: name: the caller's id, which the engine may know as another."""
+    """The fields of meta_info that every result has.
+
+    Args:
+        name: the caller's id, which the engine may know as another.
+    """
     meta = {
         "id": name,
         "finish_reason": None if last.finish is None else finish_reason(last.finish, last.completion_tokens),
@@ -67,11 +76,15 @@ class Results:
 
     @property
     def outputs(self) -> list[RequestOutput]:
-        """Of each sample that has any, what has come."""
+        """What has come of each sample that has any output."""
         return [output for output in self._outputs if output is not None]
 
     def add(self, index: int, output: RequestOutput) -> None:
-        """Takes the next output of a sample. Args: index: the sample's, among all."""
+        """Take the next output of a sample.
+
+        Args:
+            index: index of the sample among all.
+        """
         if output.prompt_logprobs is not None:  # they come once, and hold for all samples of the prompt
             self._prompt_logprobs[self._asked[index][0].first_index] = output.prompt_logprobs
         so_far = self._outputs[index]
@@ -81,7 +94,7 @@ class Results:
             so_far.extend(output)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Of all samples."""
+        """The results of all samples, as `to_dict`."""
         return [self.to_dict(index) for index in range(len(self._asked))]
 
     def to_dict(self, index: int) -> dict[str, Any]:
@@ -95,7 +108,7 @@ class Results:
         return {"text": output.text, "output_ids": list(output.token_ids), "meta_info": meta}
 
     def take(self, index: int) -> dict[str, Any]:
-        """As to_dict; the next one has what comes after it."""
+        """The result as `to_dict` gives it; the next call starts after it."""
         result, output = self.to_dict(index), self._outputs[index]
         assert output is not None
         self._num_taken_logprobs[index] += len(output.logprobs or ())
@@ -174,7 +187,7 @@ def time_info(end: RequestOutput) -> dict[str, float]:
 
 
 def draft_info(drafts: DraftCounts) -> dict[str, float]:
-    """The fields of meta_info that tell of a sample's drafts; none if it had none."""
+    """The fields of meta_info about a sample's drafts; none if it had none."""
     if not drafts.num_draft_rows:
         return {}
     return {

@@ -1,14 +1,12 @@
-"""How likely given tokens come next: requests of one token each, which tell the log-probabilities of those."""
+"""How likely given tokens come next: requests of one token each, which give the log-probabilities of these tokens."""
 
 import math
 from collections.abc import Iterable, Sequence
 
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.parameter_checks import MAX_LOGPROB_IDS
-from palladio.runtime.interface.request.request_options import RequestOptions
-from palladio.runtime.interface.request.sampling_params import SamplingParams
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
+from palladio.runtime.interface.request.sampling_params import MAX_LOGPROB_IDS, SamplingParams
 
 
 def check_labels(label_token_ids: Sequence[int], vocab_size: int) -> None:
@@ -48,17 +46,17 @@ def next_token_requests(
 
 
 def num_requests(num_prompts: int, labels: Sequence[int]) -> int:
-    """Of `next_token_requests`."""
+    """The number of requests that `next_token_requests` makes."""
     return num_prompts * -(-len(set(labels)) // MAX_LOGPROB_IDS)
 
 
 def next_token_scores(
     outputs: Sequence[RequestOutput], num_prompts: int, labels: Sequence[int], *, apply_softmax: bool
 ) -> list[list[float]]:
-    """Of each prompt the labels' scores.
+    """The labels' scores for each prompt.
 
     Args:
-        outputs: of `next_token_requests`, in their order.
+        outputs: outputs of the requests of `next_token_requests`, in their order.
         apply_softmax: scores of a prompt add up to 1; else they are the tokens' probabilities.
     """
     each = len(outputs) // num_prompts

@@ -31,7 +31,7 @@ class CacheConfig:
             too, and where it departs from an earlier one. Default: the size of a chunk (--chunked-prefill-size).
         kv_events_config: Publish which prefixes are cached, for routers, over ZeroMQ as vLLM and SGLang do: JSON with
             their keys (enable_kv_cache_events, publisher, endpoint, replay_endpoint, topic, buffer_steps, hwm,
-            max_queue_size). Whoever reaches the endpoint reads the tokens of all prompts. Default: off.
+            max_queue_size). Every client of the endpoint can read the tokens of all prompts. Default: off.
     """
 
     page_size: int | None = None

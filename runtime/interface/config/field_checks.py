@@ -20,10 +20,11 @@ def check_fields(config: object) -> None:
 
 
 def check_choice(flag: str, hint: Any, word: str) -> None:
-    """Of a word on a command line, for a field that takes one of several names.
+    """Check a word on a command line, for a field that takes one of several names.
 
     Args:
-        flag: as typed; hint: the field's annotation.
+        flag: as typed.
+        hint: the field's annotation.
 
     Raises:
         ConfigError: it is none of them.

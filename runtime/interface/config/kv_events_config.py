@@ -1,4 +1,4 @@
-"""--kv-events-config: where the prefix cache tells of its pages. JSON with the keys of vLLM and SGLang."""
+"""--kv-events-config: where the prefix cache publishes its pages. JSON with the keys of vLLM and SGLang."""
 
 import dataclasses
 import json

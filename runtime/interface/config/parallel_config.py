@@ -61,7 +61,7 @@ class ParallelConfig:
 
     @property
     def rank_parts(self) -> int:
-        """Of the devices of a rank, with experts of their own."""
+        """Parts of a rank's devices that have experts of their own."""
         return max(1, self.ep_size // self.dp_size) if self.enable_dp_attention else self.ep_size
 
     @property

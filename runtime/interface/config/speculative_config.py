@@ -15,7 +15,7 @@ _VLLM_METHODS = ("ngram", "[ngram]", "ngram_gpu")
 
 
 class NgramSettings(NamedTuple):
-    """Of the matcher, see NgramProposer: tokens that it proposes at once, and tokens that have to agree."""
+    """Settings of the matcher, see NgramProposer: tokens that it proposes at once, and tokens that have to agree."""
 
     num_drafts: int
     min_match: int
@@ -80,7 +80,11 @@ class SpeculativeConfig:
         return 0 if self.ngram is None else self.ngram.num_drafts
 
     def _refuse_others(self, why: str) -> None:
-        """Of all fields but the JSON."""
+        """Refuse all fields but the JSON.
+
+        Raises:
+            ConfigError: one of them is set; the message ends with `why`.
+        """
         for field in dataclasses.fields(self):
             if field.name != "speculative_config" and vars(self)[field.name] != field.default:
                 raise ConfigError(f"--{field.name.replace('_', '-')} {why}")

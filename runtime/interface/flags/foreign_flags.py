@@ -1,7 +1,7 @@
 """Flags of other servers, and newer ones of SGLang's: what each is here, one row a flag, read from foreign_flags.json.
 
-Whoever comes from another server types its flags. One that means exactly the same as one of ours is another name of it;
-of any other, the table says what to use here. SGLang's own table, with defaults and warnings, is sglang_flags.json.
+Users of another server type its flags. One that means exactly the same as one of ours is another name of it; of any
+other, the table says what to use here. SGLang's own table, with defaults and warnings, is sglang_flags.json.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class ForeignFlag:
         return "--" + self.name.replace("_", "-")
 
     def accept(self, typed: str, values: Sequence[str]) -> str | None:
-        """Judges a flag, typed so, with these values; it must not be an alias.
+        """Check a flag and its values, as typed; it must not be an alias.
 
         Returns:
             One line for the log, or None when there is nothing to say.
@@ -57,27 +57,31 @@ class ForeignFlag:
                 number = int(values[0])
             except ValueError:
                 raise ConfigError(f"{typed} takes an integer, got {values[0]!r}") from None
-            return self._judge_number(typed, number, self.least)
+            return self._check_number(typed, number, self.least)
         is_off = [value.lower() for value in values] == ["false"]
-        return self._judge(typed, off=f"{typed} {values[0]}" if is_off else "")
+        return self._check(typed, off=f"{typed} {values[0]}" if is_off else "")
 
     def accept_keyword(self, typed: str, value: object) -> str | None:
-        """As `accept`, for a keyword of `Engine`. None asks for nothing."""
+        """Check a keyword of `Engine`, as `accept` does a flag. None asks for nothing."""
         if value is None:
             return None
         if self.least is not None:
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ConfigError(f"{typed} must be an integer, got {value!r}")
-            return self._judge_number(typed, value, self.least)
-        return self._judge(typed, off=f"{typed}=False" if value is False else "")
+            return self._check_number(typed, value, self.least)
+        return self._check(typed, off=f"{typed}=False" if value is False else "")
 
-    def _judge_number(self, typed: str, number: int, least: int) -> str | None:
+    def _check_number(self, typed: str, number: int, least: int) -> str | None:
         if number < least:
             raise ConfigError(f"{typed} must be at least {least}, got {number}")
         return None if number == least else f"{typed} {number} has no effect: {self.here}"
 
-    def _judge(self, typed: str, off: str) -> str:
-        """Args: off: the flag as typed, if it is to turn something off."""
+    def _check(self, typed: str, off: str) -> str:
+        """Raise, or return the warning.
+
+        Args:
+            off: the flag as typed, if it is to turn something off.
+        """
         if self.verdict == "refused":
             raise ConfigError(f"{typed} is a {self.of} flag: {self.here}")
         if off:
@@ -94,7 +98,7 @@ class ForeignFlags:
 
     @property
     def names(self) -> list[str]:
-        """Of all flags, but for families."""
+        """Names of all flags, without families."""
         return list(self._exact)
 
     def find(self, name: str) -> ForeignFlag | None:

@@ -28,7 +28,10 @@ class OfflineFlags:
 
     @classmethod
     def read(cls, keywords: Mapping[str, Any]) -> Self:
-        """Args: keywords: flags by name, with underscores; None stands for "not given".
+        """Read the keywords of `Engine`.
+
+        Args:
+            keywords: flags by name, with underscores; None stands for "not given".
 
         Raises:
             ConfigError: an unknown or unsupported flag, the same one under two names, or a bad value.

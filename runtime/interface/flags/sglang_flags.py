@@ -63,7 +63,7 @@ class SglangFlag:
         return True if self.always_on else self.default
 
     def accept(self, typed: str, values: Sequence[str]) -> str | None:
-        """Judges the flag as typed on a command line, with these values; it must not be one of ours.
+        """Check the flag and its values, as typed on a command line; it must not be one of ours.
 
         Returns:
             One line for the log, or None when there is nothing to say.
@@ -71,10 +71,10 @@ class SglangFlag:
         Raises:
             ConfigError: planned and not at its default, removed, or malformed.
         """
-        return self._judge(typed, self._parse(typed, values))
+        return self._check(typed, self._parse(typed, values))
 
     def accept_keyword(self, typed: str, value: object) -> str | None:
-        """As `accept`, for a keyword of `Engine`. SGLang's default, or None, asks for nothing."""
+        """Check a keyword of `Engine`, as `accept` does a flag. SGLang's default, or None, asks for nothing."""
         if value is None or (value == self.default and isinstance(value, bool) == isinstance(self.default, bool)):
             return None
         if self.kind == "flag" and not isinstance(value, bool):
@@ -83,14 +83,17 @@ class SglangFlag:
             raise ConfigError(f"{typed} is not supported offline: {self.not_offline}")
         if self.offline:
             return f"{typed} has no effect offline: {self.offline}"
-        return self._judge(typed, value)
+        return self._check(typed, value)
 
     def means_nothing_here(self, values: Collection[object]) -> bool:
         """Whether the values of this flag, which is ours, only mean something in SGLang."""
         return bool(values) and all(value in self.foreign_values for value in values)
 
     def check_planned(self, typed: str, values: Collection[object]) -> None:
-        """Of values of this flag, which is ours. Args: typed: the flag and the value, as typed.
+        """Check the values of this flag, which is ours.
+
+        Args:
+            typed: the flag and the value, as typed.
 
         Raises:
             ConfigError: SGLang has it, and this server does not yet.
@@ -98,7 +101,7 @@ class SglangFlag:
         if any(isinstance(value, str) and value.upper() in self.planned_values for value in values):
             raise ConfigError(f"{typed} is not supported yet; {self.reason}")
 
-    def _judge(self, typed: str, value: object) -> str | None:
+    def _check(self, typed: str, value: object) -> str | None:
         if self.verdict == "W":
             return f"{typed} has no effect here: {self.reason}"
         if self.verdict == "E":

@@ -1,4 +1,4 @@
-"""What two processes tell each other.
+"""Messages between two processes.
 
 Owns: the messages between front and engine, and the statistics in them.
 Never: says how messages travel.

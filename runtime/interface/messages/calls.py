@@ -6,8 +6,7 @@ from palladio.runtime.interface.messages.engine_state import EngineBusy, EngineF
 from palladio.runtime.interface.messages.engine_stats import EngineStats, LiveRequest
 from palladio.runtime.interface.messages.model_messages import ModelMessage
 from palladio.runtime.interface.messages.profile_options import ProfileOptions, ProfileReport
-from palladio.runtime.interface.outputs.step_tokens import PlainTokens
-from palladio.runtime.interface.outputs.token_output import TokenOutput
+from palladio.runtime.interface.outputs.token_output import PlainTokens, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 
 
@@ -30,8 +29,8 @@ class GetStats:
     """Asks for EngineStats. Answered by ControlReply. Also the liveness probe: the engine loop must answer it.
 
     Attributes:
-        check_integrity: of pages and slots, if nothing runs; takes time, and no step runs meanwhile.
-        pages: with maps of the pages; likewise.
+        check_integrity: also check pages and slots, if nothing runs; takes time, and no step runs meanwhile.
+        pages: add maps of the pages; takes time, and no step runs meanwhile.
     """
 
     call_id: int
@@ -41,7 +40,7 @@ class GetStats:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explain:
-    """Asks for the state of requests by their engine-side ids. Answered by ControlReply, without those that ended."""
+    """Asks for the state of requests by their engine-side ids. Answered by ControlReply; ended ones are left out."""
 
     call_id: int
     request_ids: list[str]
@@ -69,7 +68,11 @@ class Shutdown:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepOutputs:
-    """What one step gives. Attributes: plain: in order; see PlainTokens.place."""
+    """The output of one step.
+
+    Attributes:
+        plain: in order; see PlainTokens.place.
+    """
 
     outputs: list[TokenOutput]
     plain: list[PlainTokens] = dataclasses.field(default_factory=list)

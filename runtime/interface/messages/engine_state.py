@@ -43,12 +43,12 @@ class EngineReady:
         vocab_size: ids at or above this are invalid in prompts, stop_token_ids and logit_bias.
         eos_token_ids: the model's end-of-sequence ids.
         device: platform and kind, as jax names them.
-        dtype: of the weights.
+        dtype: the dtype of the weights.
         num_programs: compiled programs; compile_seconds: wall time they took; cache_hits: found in the cache.
-        attention_kernels: the backend of attention that --attention-backend auto chose, or was told.
+        attention_kernels: the backend of attention that --attention-backend names, or auto chose.
         embedding: what it makes of a prompt; None: it generates text.
         num_ranks: data-parallel ranks (--dp-size).
-        weights: of the model.
+        weights: the size of the model's weights.
         embeds: the rows that it takes in the place of token embeddings; None: none (--enable-input-embeds).
         longest_request: tokens that fit the pool if a request is alone; None: as many as max_total_tokens. It is more
             where layers have windows, because these keep the newest tokens only.

@@ -29,9 +29,9 @@ class CompileStats:
     """The closed set of programs, and how far it is built.
 
     Attributes:
-        num_programs: in the set.
-        programs: those that are built.
-        wait_seconds: that steps have waited for programs which were not (--compile lazy).
+        num_programs: programs in the set.
+        programs: the built ones.
+        wait_seconds: seconds for which steps have waited for programs that were not built (--compile lazy).
     """
 
     num_programs: int = 0
@@ -63,10 +63,10 @@ class MemoryReport:
     """Bytes of a device's memory, as planned.
 
     Attributes:
-        total: that it has. usable: what the plan may give away; more is left to the runtime and to others.
+        total: all memory of the device. usable: what the plan may give away; more is left to the runtime and to others.
         weights, kv_cache: of this model.
-        state: of the sampler and the block tables.
-        workspace: that the programs need beside these, see workspace_of.
+        state: the state of the sampler and the block tables.
+        workspace: memory that the programs need in addition, see workspace_of.
         layer_states: states that layers keep for each slot, in place of keys and values. snapshots: copies of such.
     """
 
@@ -90,9 +90,10 @@ class BucketSteps:
 
     Attributes:
         kind: "decode" or "prefill".
-        requests, tokens: that the bucket holds.
+        requests, tokens: how many the bucket holds.
         steps: how many.
-        computed_tokens: of requests; padding_tokens: computed for nobody.
+        computed_tokens: computed tokens of requests.
+        padding_tokens: computed tokens of padding, which no request gets.
     """
 
     kind: str
@@ -227,7 +228,7 @@ class EngineStats:
 
     @property
     def total(self) -> RankStats:
-        """Of the whole engine: sums, but of new_token_ratio the largest."""
+        """The figures of the whole engine: sums, but the largest new_token_ratio."""
         parts = [vars(part) for part in (*self.ranks, self.unassigned)]
         sums = {name: sum(part[name] for part in parts) for name in parts[0]}
         return RankStats(**{**sums, "new_token_ratio": max(part["new_token_ratio"] for part in parts)})

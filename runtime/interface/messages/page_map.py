@@ -10,7 +10,7 @@ class GroupPages:
     Attributes:
         window: how many tokens they see; None: all.
         tables: block tables, each of which takes a page for the same tokens.
-        used: pages that running requests hold. cached: those that only the prefix cache holds.
+        used: pages that running requests hold. cached: pages that only the prefix cache holds.
     """
 
     window: int | None
@@ -24,12 +24,12 @@ class PageMap:
     """One data-parallel rank's pool.
 
     Attributes:
-        num_pages: that requests can own.
-        used: pages that running requests hold. cached: those that only the prefix cache holds. The others are free.
-        pages_per_cell: a cell is so many pages with numbers that follow each other; the last one may have fewer.
+        num_pages: pages that requests can own.
+        used: pages that running requests hold. cached: pages that only the prefix cache holds. The others are free.
+        pages_per_cell: pages of a cell, with consecutive numbers; the last cell may have fewer.
         runs: equal cells that follow each other: [cells, used pages of each, cached pages of each].
         groups: by what they keep; without layers that keep keys and values there are none.
-        seconds: that it took to make the map; no step was planned meanwhile.
+        seconds: how long it took to make the map; no step was planned meanwhile.
     """
 
     num_pages: int

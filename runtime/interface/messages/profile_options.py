@@ -11,7 +11,7 @@ DEFAULT_STEPS: Final = 100  # of a profile that names no num_steps
 MAX_STEPS: Final = 1000  # that num_steps may be
 MAX_SECONDS: Final = 60.0  # that a trace may take
 MAX_GROWTH: Final = 128 * 2**20  # bytes that the engine's process may grow meanwhile: writing them takes seconds
-WRITE_SECONDS: Final = 60.0  # that writing may take before whoever waits for it is told that it goes on
+WRITE_SECONDS: Final = 60.0  # that a call waits for the writing, which then goes on
 
 # What SGLang's profiler of torch has and XLA's has not: a value that asks for nothing passes.
 _REFUSED: Final = {
@@ -43,7 +43,7 @@ class ProfileOptions:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], place: Callable[[], str]) -> Self:
-        """From SGLang's fields of /start_profile; those that are None are not given.
+        """From SGLang's fields of /start_profile; a None counts as not given.
 
         Args:
             fields: all but output_dir.

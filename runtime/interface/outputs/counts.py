@@ -5,11 +5,12 @@ import dataclasses
 
 @dataclasses.dataclass  # without slots: `vars` are fields of RankStats
 class DraftCounts:
-    """Of steps that were read.
+    """Counts of drafts, of the steps that were read.
 
     Attributes:
-        num_draft_rows: that had room for drafts. num_draft_tokens: that there was room for in them.
-        num_accepted_drafts: that were right.
+        num_draft_rows: rows that had room for drafts.
+        num_draft_tokens: drafts that these rows had room for.
+        num_accepted_drafts: drafts that were right.
     """
 
     num_draft_rows: int = 0
@@ -17,13 +18,22 @@ class DraftCounts:
     num_accepted_drafts: int = 0
 
     def add(self, room: int, num_accepted: int) -> None:
-        """A row was read. Args: room: for so many drafts."""
+        """Count a row that was read.
+
+        Args:
+            room: drafts that it had room for.
+            num_accepted: drafts of it that were right.
+        """
         self.num_draft_rows += 1
         self.num_draft_tokens += room
         self.num_accepted_drafts += num_accepted
 
     def since(self, then: "DraftCounts") -> "DraftCounts":
-        """Those after a moment. Args: then: a copy of that moment's."""
+        """The counts since a moment.
+
+        Args:
+            then: a copy of that moment's counts.
+        """
         return DraftCounts(**{name: value - vars(then)[name] for name, value in vars(self).items()})
 
     @property
@@ -55,12 +65,12 @@ class SnapshotCounts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)  # without slots: see RankStats
 class EventCounts:
-    """Of a data-parallel rank, since the start.
+    """Counts of a data-parallel rank's events, since the start.
 
     Attributes:
-        num_event_batches: published.
-        num_event_drops: how often one of them did not get to a subscriber. ZeroMQ does not tell of those after it that
-            the same subscriber misses until it has read what waits for it.
+        num_event_batches: published batches.
+        num_event_drops: how often a batch did not get to a subscriber. Of the batches that a subscriber misses in a
+            row, ZeroMQ reports only the first, until the subscriber has read its queue.
     """
 
     num_event_batches: int = 0

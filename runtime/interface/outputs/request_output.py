@@ -12,7 +12,7 @@ class RequestOutput:
     """New output of one sample of a request, as text (front → HTTP or offline caller).
 
     All text, ids and logprobs are new since the previous output of the same index: `extend` to get the whole. It
-    belongs to whoever reads it from the engine.
+    belongs to its reader.
 
     Attributes:
         request_id: the user's request id.
@@ -55,7 +55,11 @@ class RequestOutput:
         return text
 
     def count_from(self, first_index: int) -> None:
-        """The sample is one of several prompts' samples. Args: first_index: of its prompt's first."""
+        """Number the sample among several prompts' samples.
+
+        Args:
+            first_index: the index of its prompt's first sample.
+        """
         self.index += first_index
 
     def extend(self, later: "RequestOutput") -> None:
@@ -78,7 +82,7 @@ class RequestOutput:
 
 
 class RefusedOutputError(Exception):
-    """The cause of the error that ends a request before its first output: what the engine told of it.
+    """The cause of the error that ends a request before its first output: the engine's account of it.
 
     Attributes:
         output: the refused sample's only one.
@@ -91,15 +95,15 @@ class RefusedOutputError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestTimings:
-    """Seconds of one sample; None: it did not get that far, or ended where nobody could tell.
+    """Seconds of one sample; None: it did not get that far, or the moment is unknown.
 
     Attributes:
         queue: from its arrival at the server until it was first admitted, or until it ended, if the engine never
             admitted it; tokenizing it is part of that.
-        compile_wait: of the others, what programs took that had to be compiled first.
+        compile_wait: the part of the other times that passed while programs were compiled first.
         prefill: from its admission to its first token.
         decode: from its first token to its last.
-        detokenize: of decode and prefill, what the front took to make text of its tokens.
+        detokenize: the part of prefill and decode in which the front made text of its tokens.
         total: from its arrival to its end.
     """
 
@@ -113,7 +117,7 @@ class RequestTimings:
     @classmethod
     def of(cls, times: RequestTimes, trace: RequestTrace | None, detokenize: float = 0.0) -> Self:
         leaves = times.scheduled
-        if leaves is None and trace is not None:  # without the engine's word nobody knows whether it was admitted
+        if leaves is None and trace is not None:  # without a trace it is unknown whether it was admitted
             leaves = times.finished
         return cls(
             queue=_between(times.received, leaves),
@@ -126,7 +130,7 @@ class RequestTimings:
 
     @classmethod
     def of_output(cls, output: RequestOutput) -> Self:
-        """Of a sample's last output."""
+        """The timings of a sample's last output."""
         assert output.times is not None
         return cls.of(output.times, output.trace, output.detokenize_seconds)
 

@@ -52,10 +52,10 @@ class WaitTimes:
         self.num_retracted += now.num_retracted - then.num_retracted
 
     def copy(self, num_retracted: int | None = None) -> "WaitTimes":
-        """By hand: dataclasses.replace takes five times as long, and this runs for every request.
+        """A copy, made by hand: dataclasses.replace takes five times as long, and this runs for every request.
 
         Args:
-            num_retracted: in place of this one's.
+            num_retracted: takes the place of this one's.
         """
         count = self.num_retracted if num_retracted is None else num_retracted
         return WaitTimes(self.slots, self.memory, self.step, self.compile, count)
@@ -105,7 +105,11 @@ class PrefillChunk:
     seconds: float | None = None
 
     def end(self, seconds: float) -> None:
-        """The host has read the step. Args: seconds: since the dispatch."""
+        """Note that the host has read the step.
+
+        Args:
+            seconds: seconds since the dispatch.
+        """
         self.seconds = seconds
 
     def copy(self) -> "PrefillChunk":
@@ -158,14 +162,14 @@ class RequestTrace:
 
     Attributes:
         queued: when the engine got it, in seconds since the epoch: it was tokenized and sent before.
-        waits: in the queue, retractions included.
-        chunks: of its prefill, the first MAX_CHUNKS; num_chunks: all.
-        retractions: likewise the first MAX_CHUNKS; the request has their number.
+        waits: times in the queue, retractions included.
+        chunks: the first MAX_CHUNKS chunks of its prefill. num_chunks: how many there were.
+        retractions: the first MAX_CHUNKS; the request has their number.
         decode: the engine's decode steps while it decoded.
-        compile_seconds: that steps took to compile programs while it was here.
+        compile_seconds: seconds that steps took to compile programs while it was here.
         drafts: its own.
         timeline: see RequestOptions.timeline; of an engine's output: what came since the last one.
-        snapshots: where it began at one, likewise the first MAX_CHUNKS.
+        snapshots: the snapshots that it began at, the first MAX_CHUNKS.
     """
 
     queued: float = 0.0
@@ -185,7 +189,11 @@ class RequestTrace:
             self.chunks.append(chunk)
 
     def note_compiling(self, seconds: float) -> None:
-        """Args: seconds: all so far, while the request was here."""
+        """Set the time that steps took to compile.
+
+        Args:
+            seconds: the total so far, while the request was here.
+        """
         self.compile_seconds = seconds
 
     def add_retraction(self, lost: LostPages) -> None:
@@ -197,11 +205,15 @@ class RequestTrace:
             self.snapshots.append(hit)
 
     def add_decoding(self, steps: DecodeSteps) -> None:
-        """Args: steps: of the engine, while the request decoded."""
+        """Add decode steps.
+
+        Args:
+            steps: steps of the engine, while the request decoded.
+        """
         self.decode = self.decode.plus(steps)
 
     def add_drafts(self, room: int, num_accepted: int) -> None:
-        """See DraftCounts.add."""
+        """Count a row with drafts, see DraftCounts.add."""
         self.drafts.add(room, num_accepted)
 
     def tell(self, timeline: Timeline) -> None:

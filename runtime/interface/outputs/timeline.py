@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple, Self, get_args
 
 TimelineKind = Literal["handover", "queued", "prefix", "prefill", "decode", "idle", "retracted", "mixed"]
-QueueReason = Literal["", "slots", "memory", "step", "compile", "grammar"]  # WaitReason, and what only this tells
+QueueReason = Literal["", "slots", "memory", "step", "compile", "grammar"]  # WaitReason, and reasons of timelines alone
 
 _KINDS: tuple[TimelineKind, ...] = get_args(TimelineKind)
 _REASONS: tuple[QueueReason, ...] = get_args(QueueReason)
@@ -25,17 +25,17 @@ class TimelineRecord(NamedTuple):
         kind: "handover": from its arrival to the engine; "queued"; "prefix": pages were found in the prefix cache;
             "prefill": a chunk was computed; "decode": a step that decoded it; "idle": others' steps ran, or
             generation was paused; "retracted": it gave up its pages; "mixed": several of these, since there was no
-            room to tell them apart.
+            room to keep them apart.
         start: seconds since the request came.
         reason: of "queued": what it waited for; "grammar": for its grammar to be compiled.
         steps: forward passes.
         compile_seconds: of `seconds`: the engine built programs.
         tokens: of the prompt (or, after a retraction, of what follows it) that were found or computed; of "retracted":
             that were given up.
-        new_tokens: that the answer got.
+        new_tokens: tokens that the answer got.
         rows: requests that decoded in the step; of "prefill": tokens of all requests in the step.
         bucket: rows, or tokens, that the step's program holds.
-        drafts, accepted: of this request: proposed, and right.
+        drafts, accepted: drafts of this request that were proposed, and that were right.
     """
 
     kind: TimelineKind
@@ -69,12 +69,12 @@ class TimelineRecord(NamedTuple):
 @dataclasses.dataclass(slots=True, weakref_slot=True)
 class Timeline:
     """Records in the order of their starts. If there would be too many, neighbours become one: `most_steps` doubles
-    until there is room, and holds for what comes later, so that all of it is told about as finely.
+    until there is room, and holds for what comes later, so that the resolution is the same everywhere.
 
     Attributes:
         data: the records, packed.
-        most_steps: that one record may stand for.
-        max_records: that may be kept.
+        most_steps: steps that one record may stand for.
+        max_records: records that may be kept.
         is_dropped: it made room for others' and is gone.
     """
 
@@ -137,7 +137,7 @@ class Timeline:
         records = list(self)
         num_steps = sum(record.steps for record in records)
         while 8 * len(records) > 5 * self.max_records and len(records) > 1:
-            if self.most_steps > num_steps:  # kinds take turns: only what is unlike can become one
+            if self.most_steps > num_steps:  # neighbours differ in kind: only unlike records can be joined
                 records = [_joined(pair) for pair in zip(records[::2], [*records[1::2], None], strict=False)]
                 continue
             self.most_steps *= 2

@@ -21,7 +21,7 @@ Values = npt.NDArray[np.float32]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClassSpec:
-    """The classes that an engine tells apart, see model/spec/classifier.py.
+    """The classes that an engine distinguishes, see model/spec/classifier.py.
 
     Attributes:
         labels: of each class.
@@ -39,7 +39,7 @@ class ClassSpec:
 
     @property
     def pair_format(self) -> Literal["paired", "joined", "judged"]:
-        """Of prompts of a query and a document, see runtime/text/tokenizers/pair_prompts.py."""
+        """The format of a query and a document as a prompt, see runtime/text/tokenizers/pair_prompts.py."""
         return "judged" if self.judges else "joined" if self.joins else "paired"
 
     def without_padding(self, prompt_ids: list[int]) -> list[int]:
@@ -50,7 +50,7 @@ class ClassSpec:
         return prompt_ids if count == len(prompt_ids) else prompt_ids[:count]
 
     def values(self, logits: Values, use_activation: bool = True) -> Values:
-        """Of logits f32[N, L] the probabilities f32[N, L], or, without activation, themselves."""
+        """Convert logits f32[N, L] to probabilities f32[N, L]; without activation return them unchanged."""
         found: Any = logits
         if use_activation and self.activation == "sigmoid":
             found = sigmoid(logits)
@@ -90,7 +90,7 @@ class Pooling:
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Of a model directory: from `modules.json` and the `config.json` of its pooling module (`1_Pooling`).
+        """Read the pooling of a model directory: `modules.json` and the `config.json` of its module (`1_Pooling`).
 
         What they do not say is as SGLang has it: the last token, normalized.
 
@@ -167,9 +167,10 @@ Vectors = npt.NDArray[np.float32]
 
 
 def check_dimensions(dimensions: int | None, spec: EmbeddingSpec) -> None:
-    """
+    """Check the size of embeddings that a client asks for.
+
     Raises:
-        InvalidRequestError: there are not so many.
+        InvalidRequestError: it is not in 1 … the model's size, or the model makes classes, not embeddings.
     """
     if dimensions is None:
         return

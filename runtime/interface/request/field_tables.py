@@ -275,6 +275,6 @@ GRAMMAR_FIELDS = frozenset(  # implemented, but refused by a server with --gramm
     {"response_format", "json_schema", "regex", "ebnf", "structural_tag", "structured_outputs"}
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
 )
-BUDGET_FIELDS = frozenset({"thinking_token_budget", "max_thinking_tokens"})  # likewise, without a reasoning parser
-EMBEDS_FIELDS = frozenset({"input_embeds"})  # likewise, without --enable-input-embeds
-TOOL_FIELDS = frozenset({"tools", "functions"})  # likewise, where conversations take no tools
+BUDGET_FIELDS = frozenset({"thinking_token_budget", "max_thinking_tokens"})  # refused without a reasoning parser
+EMBEDS_FIELDS = frozenset({"input_embeds"})  # refused without --enable-input-embeds
+TOOL_FIELDS = frozenset({"tools", "functions"})  # refused where conversations take no tools

@@ -51,14 +51,14 @@ class Refusal:
     is_final: bool
 
 
-def judge(
+def check_field(
     name: str, value: object, known: Collection[str], elsewhere: Callable[[], Collection[str]], where: str = ""
 ) -> Refusal | None:
-    """Of a field that a route does not have; None: it asks for nothing.
+    """Check a field that a route does not have; returns None if it asks for nothing.
 
     Args:
-        known: names of the fields that it has.
-        elsewhere: those of all routes.
+        known: names of the fields that the route has.
+        elsewhere: gives the names of all routes' fields.
         where: path of the object within the request, such as "sampling_params.".
     """
     if name in METADATA:
@@ -100,7 +100,8 @@ def find_misspelt(name: str, known: Iterable[str], others: Iterable[str] = (*MET
 
 
 def _share_a_part(name: str, other: str, most: int) -> bool:
-    """Of most + 1 parts of a name, so many changes leave one as it is. This rules most names out, quickly."""
+    """Whether one of most + 1 parts of a name is in the other, as after `most` changes one part is left unchanged. This
+    rules most names out quickly."""
     cuts = [len(other) * part // (most + 1) for part in range(most + 2)]
     return any(other[begin:end] in name for begin, end in itertools.pairwise(cuts))
 
@@ -116,24 +117,24 @@ def _distance(left: str, right: str) -> int:
 
 
 def refuse_parameter(name: str, value: object) -> None:
-    """Of a sampling parameter that is unknown; a value that asks for nothing passes.
+    """Refuse an unknown sampling parameter; a value that asks for nothing passes.
 
     Raises:
         InvalidRequestError: in the words that a route has for it.
     """
     if name not in NOT_YET and name not in METADATA:
         raise InvalidRequestError.of("unknown sampling parameter {name!r}", param=name, name=name)
-    refusal = judge(name, value, (), tuple)
+    refusal = check_field(name, value, (), tuple)
     if refusal is not None:
         raise refusal.error
 
 
 def refuse_keywords(method: str, given: Mapping[str, object]) -> None:
-    """Of keywords that a method of `Engine` does not have; those that ask for nothing pass.
+    """Refuse keywords that a method of `Engine` does not have; a value that asks for nothing passes.
 
     Raises:
         InvalidRequestError: other servers have it; in the words that a route has for it.
-        TypeError: nobody has it, as Python says.
+        TypeError: no server has it, as Python says.
     """
     for name, value in given.items():
         if name not in NOT_YET and name not in METADATA:

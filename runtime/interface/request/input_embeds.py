@@ -72,7 +72,7 @@ def _prompts(value: Any) -> Sequence[Any] | None:
 
 
 def _depth(value: Any) -> int:
-    """Lists within each other, as far as the first of each tells."""
+    """Depth of nested lists, by the first entry of each."""
     if isinstance(value, list | tuple):
         return 1 + (_depth(value[0]) if value else 0)
     return np.ndim(value) if not isinstance(value, Mapping | str) else 0
@@ -117,7 +117,7 @@ def _has_text(rows: Sequence[Any]) -> bool:
 
 
 def _decode(path: str, value: Mapping[str, Any], spec: EmbedsSpec, max_rows: int) -> _Array:
-    """Of an object with base64; nothing is decoded that has not the right size."""
+    """Decode an object with base64, after a check of its size."""
     data, shape, dtype = value.get("data"), value.get("shape"), value.get("dtype", "float32")
     if value.keys() - {"data", "shape", "dtype"} or not isinstance(data, str):
         raise _malformed(path)

@@ -43,7 +43,11 @@ class Media:
 
     @classmethod
     def of(cls, rows: Rows, *, is_whole: bool = False) -> Self:
-        """Args: rows: [length, D], all of them finite."""
+        """Make a part of rows.
+
+        Args:
+            rows: [length, D], all of them finite.
+        """
         content = np.ascontiguousarray(rows, "<f4").tobytes()
         length, width = rows.shape
         return cls(

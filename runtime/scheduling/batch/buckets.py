@@ -22,7 +22,12 @@ class PrefillBucket:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VerifyBucket:
-    """Of a step that verifies drafts: rows that it samples, and the forward pass that computes them, as chunks."""
+    """Sizes of a step that verifies drafts.
+
+    Attributes:
+        num_requests: rows that it samples.
+        forward: the bucket of the forward pass that computes them, as chunks.
+    """
 
     num_requests: int
     forward: PrefillBucket

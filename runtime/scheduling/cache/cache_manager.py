@@ -50,7 +50,6 @@ class CacheManager:
     """Pages of all running requests, and of the prefix cache.
 
     Args:
-        shares_prefixes: False: no prefix cache.
         eviction_policy: see --radix-eviction-policy.
         events: publishes the prefix cache's pages; None: they are not published.
 
@@ -61,8 +60,8 @@ class CacheManager:
         shares_prefixes: whether prefixes are cached.
         allocator: the free pages.
         tree: the prefix cache.
-        events: of the tree's pages, if they are published.
-        snapshots: of states, which it has where layers keep states; None: it has none.
+        events: events of the tree's pages, if they are published.
+        snapshots: snapshots of states, if layers keep states; None: there are none.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class CacheManager:
 
     @property
     def num_available_pages(self) -> int:
-        """Free pages, and those that only the prefix cache holds."""
+        """Pages that are free or that only the prefix cache holds."""
         return self.allocator.num_free + self.tree.num_evictable
 
     @property
@@ -104,7 +103,7 @@ class CacheManager:
 
     @property
     def num_total_tokens(self) -> int:
-        """That the pool holds if every table keeps all of them."""
+        """Tokens that the pool holds if every table keeps all of them."""
         return self._tokens(self.allocator.num_usable)
 
     @property
@@ -113,7 +112,7 @@ class CacheManager:
         return self.num_total_tokens - self._tokens(self.num_available_pages)
 
     def take_table_updates(self) -> list[TableUpdate]:
-        """Those since the last call. The caller applies them before the next step."""
+        """The updates since the last call. The caller applies them before the next step."""
         updates, self._table_updates = self._table_updates, []
         return updates
 
@@ -148,7 +147,7 @@ class CacheManager:
         return Prefix(node, pages, windows)
 
     def num_cached_tokens(self, request: Request) -> int:
-        """Of a waiting request: as many as `find_prefix` would find."""
+        """How many tokens of a waiting request `find_prefix` would find."""
         if not (self.shares_prefixes and request.shares_prefix) or request.prompt_logprobs is not None:
             return 0
         keys = self._keys(request, 0, (len(request.token_ids) - 1) // self.page_size)
@@ -171,7 +170,7 @@ class CacheManager:
         for group, places in zip(self.groups.windows, prefix.windows, strict=True):
             held = HeldWindow.after(group, len(prefix.pages), places)
             request.windows.append(held)
-            self._tell(request, held, held.start, [place.ids for place in places])
+            self._queue_updates(request, held, held.start, [place.ids for place in places])
 
     def hold(self, prefix: Prefix) -> None:
         """Keeps what was found, until it is let go."""
@@ -199,7 +198,7 @@ class CacheManager:
             request.pages.extend([SCRATCH_PAGE] * count)
         for held in request.windows:
             ids = self.allocator.allocate(count * len(held.group.tables))
-            self._tell(request, held, column, held.extend(ids))
+            self._queue_updates(request, held, column, held.extend(ids))
         request.note_pages()
         return True
 
@@ -268,12 +267,12 @@ class CacheManager:
             request.duplicates = []
             for held in request.windows:
                 for column, cached, own in held.drop_duplicates():
-                    self._tell(request, held, column, [cached])
+                    self._queue_updates(request, held, column, [cached])
                     self.allocator.free(list(own))
         self._with_duplicates.clear()
 
     def release(self, request: Request) -> None:
-        """Takes all pages from the request; those that its tokens fill stay in the tree until room is needed."""
+        """Take all pages from the request; full ones stay in the tree until room is needed."""
         if request.node is not None:
             self.share(request)
             if self.snapshots is not None:
@@ -320,7 +319,7 @@ class CacheManager:
         self.flush()
 
     def with_copies(self, batch: ScheduledBatch) -> ScheduledBatch:
-        """The next step that the device runs, with what it copies of states. Args: batch: whose rows are final."""
+        """The next step that the device runs, whose rows are final, with its copies of states."""
         return batch if self.snapshots is None else dataclasses.replace(batch, copies=self.snapshots.plan(batch))
 
     def confirm(self, batch: ScheduledBatch) -> None:
@@ -355,8 +354,8 @@ class CacheManager:
         """How many tokens these pages hold if every table keeps all of them."""
         return num_pages // self.num_tables * self.page_size
 
-    def _tell(self, request: Request, held: HeldWindow, column: int, pages: Sequence[PageIds]) -> None:
-        """The device is to know a windowed group's pages from a column on."""
+    def _queue_updates(self, request: Request, held: HeldWindow, column: int, pages: Sequence[PageIds]) -> None:
+        """Queue updates of the block table: a windowed group's pages from a column on."""
         for place, ids in enumerate(pages, start=column):
             for table, number in zip(held.group.tables, ids, strict=True):
                 self._table_updates.append((request.slot, table * self.groups.num_columns + place, number))

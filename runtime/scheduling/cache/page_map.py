@@ -18,7 +18,11 @@ _Pages = NDArray[np.bool_]  # by page number
 
 
 def map_pages(cache: CacheManager, running: Collection[Request]) -> PageMap:
-    """Takes some 10 µs for each thousand pages that are free or cached. Args: running: the pool's requests."""
+    """Map the pages of a pool. Takes some 10 µs for each thousand pages that are free or cached.
+
+    Args:
+        running: the pool's running requests.
+    """
     begun = time.perf_counter()
     num_pages = cache.allocator.num_pages
     free, cached = np.zeros(num_pages, bool), np.zeros(num_pages, bool)

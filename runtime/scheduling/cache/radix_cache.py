@@ -27,12 +27,18 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from palladio.runtime.scheduling.cache.evictable_leaves import EvictableLeaves
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 from palladio.runtime.scheduling.cache.tree_snapshots import TreeSnapshots
 from palladio.runtime.scheduling.cache.tree_windows import TreeWindows
 from palladio.runtime.scheduling.state.page_groups import SnapshotSlots, WindowGroup
-from palladio.runtime.scheduling.state.radix_node import PageKey, Path, RadixNode, count_locks, num_common
+from palladio.runtime.scheduling.state.radix_node import (
+    EvictableLeaves,
+    PageKey,
+    Path,
+    RadixNode,
+    count_locks,
+    num_common,
+)
 from palladio.runtime.scheduling.state.window_pages import WindowPage
 
 
@@ -64,7 +70,7 @@ class RadixCache:
         self._events = events
         self._num_kept = 0  # pages of nodes, those of windowed groups not counted
         self._num_unlocked = 0  # of these
-        self._weight = int(keeps_all)  # pages that a node has for each key, beside those of windowed groups
+        self._weight = int(keeps_all)  # pages that a node has for each key, without those of windowed groups
         self._clock = 0
         # A root lives as long as there is something below it or somebody holds it, so that salts that are used once
         # leave nothing behind, and yet there is never a second root for the same salt.
@@ -74,7 +80,7 @@ class RadixCache:
 
     @property
     def num_evictable(self) -> int:
-        """Of all pages, those that can be given up."""
+        """Pages that can be evicted."""
         return self._num_unlocked + self.windows.num_idle
 
     @property
@@ -87,7 +93,7 @@ class RadixCache:
         if (root := self._roots.get(namespace)) is None:
             root = self._roots[namespace] = RadixNode([], [], None)
             if self._events is not None:
-                self._events.plant(root, namespace)
+                self._events.add_root(root, namespace)
         return root
 
     def match(self, keys: Sequence[PageKey], namespace: str | None) -> tuple[RadixNode, list[int]]:
@@ -110,7 +116,7 @@ class RadixCache:
         return self._usable(self._path(self.root(namespace), keys))
 
     def num_known(self, keys: Sequence[PageKey], namespace: str | None) -> int:
-        """Of these pages, the first ones that are here, whether or not a request can go on behind them."""
+        """How many of the first of these pages are here, whether or not a request can go on behind them."""
         return sum(count for _, count in self._path(self.root(namespace), keys))
 
     def keep_snapshot(self, keys: Sequence[PageKey], namespace: str | None, slot: int) -> None:
@@ -121,7 +127,7 @@ class RadixCache:
         self.snapshots.keep(self._split_end(path, root), slot)
 
     def let_go(self, places: Iterable[WindowPage]) -> None:
-        """See TreeWindows.let_go."""
+        """Take one user from each of these places, as of now; see TreeWindows.let_go."""
         self._clock += 1
         if places:
             self.windows.let_go(places, self._clock)
@@ -190,9 +196,9 @@ class RadixCache:
     def evict(self, count: int) -> list[int]:
         """Drops min(count, num_evictable) pages, or a few more: what the groups have for the same tokens goes together.
 
-        Takes the leaf that is coldest by the policy (lru: last_used; lfu: num_hits, then last_used), pages at its end
-        first and no more than needed, so each one before those that come before it in its sequence; then the next
-        coldest, which may be the parent of the one that was emptied. Idle pages of windowed groups go
+        Takes the leaf that is coldest by the policy (lru: last_used; lfu: num_hits, then last_used): pages at its end
+        first, and no more than needed, so that no page goes before a later page of its sequence. Then takes the next
+        coldest, which may be the parent of the emptied leaf. Idle pages of windowed groups go
         before it, wherever they are, if they were used longer ago.
         """
         evicted: list[int] = []

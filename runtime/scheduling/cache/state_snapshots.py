@@ -9,7 +9,7 @@ Chunks of prompts end where a snapshot is worth its place:
     - at the last full page in front of the last token, for the same prompt again and for what continues it.
 
 While a request decodes, one copy goes along with it: at each full page it is made anew in the same slot. It is kept
-when the request ends or is retracted, so that the next turn of a chat begins behind the answer.
+when the request ends or is retracted, so that a chat's next prompt begins behind the answer.
 
     plan       a step is complete: its copies are planned, and get slots
     confirm    it has run: copies behind chunks are in the tree from now on; before, no lookup finds them
@@ -24,9 +24,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from palladio.runtime.interface.outputs.request_trace import SnapshotHit
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledRow
 from palladio.runtime.scheduling.batch.state_copies import SnapshotCopy, StateCopies
-from palladio.runtime.scheduling.batch.step_rows import ScheduledRow
 from palladio.runtime.scheduling.cache.radix_cache import RadixCache
 from palladio.runtime.scheduling.cache.tree_snapshots import TreeSnapshots
 from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode
@@ -70,10 +69,11 @@ class _Held:
 
 
 class StateSnapshots:
-    """Of one data-parallel rank.
+    """The snapshots of one data-parallel rank.
 
     Args:
-        tree: that finds them. slots: the same as `tree.snapshots`.
+        tree: finds the snapshots.
+        slots: the same as `tree.snapshots`.
         keys_of: a request's pages from one number to another.
     """
 
@@ -172,7 +172,7 @@ class StateSnapshots:
         self._is_closed = True
 
     def _places(self, request: Request, held: _Held, start: int) -> Iterator[int]:
-        """Those that are worth a snapshot, and perhaps some before `start`."""
+        """Places that are worth a snapshot, and perhaps some before `start`."""
         slots, first = self._slots.slots, held.newest + self._slots.slots.least
         multiple = max(start + 1, first)
         yield -(-multiple // slots.interval) * slots.interval

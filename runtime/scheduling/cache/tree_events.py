@@ -1,4 +1,4 @@
-"""What the prefix tree tells routers: which pages it has, as the events that vLLM publishes.
+"""Events of the prefix tree for routers: which pages it has, in the form that vLLM publishes.
 
 A page is known by a hash of 63 bits: of its key, of the hash of the page before it, and so of all tokens before it and
 of the namespace. It is the same in every process. A page counts as stored from when a step is planned that computes it.
@@ -55,9 +55,9 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class TreeEvents:
-    """Told of each change of one tree, and tells of many at once.
+    """Collects the changes of one tree, and publishes many at once.
 
-    The first event says that the cache is empty: what was published before, by a process that has ended, is void.
+    The first event says that the cache is empty: events of an earlier process no longer hold.
 
     Args:
         page_size: tokens of a page.
@@ -91,15 +91,19 @@ class TreeEvents:
             pending, self._pending = self._pending, []
             self._publish(pending)
 
-    def plant(self, root: RadixNode, namespace: str | None) -> None:
-        """A root is there."""
+    def add_root(self, root: RadixNode, namespace: str | None) -> None:
+        """Give a new root the hash of its namespace."""
         root.hashes = [_NO_NAMESPACE if namespace is None else _digest(namespace.encode("utf-8", "surrogatepass"))]
 
     def store(self, node: RadixNode, count: int) -> None:
-        """The last pages of a node are new. Args: count: how many."""
+        """Add an event for new pages at the end of a node.
+
+        Args:
+            count: how many pages are new.
+        """
         start, parent = len(node.keys) - count, node.parent
         assert parent is not None
-        assert parent.hashes is not None, "a tree tells of all its nodes"
+        assert parent.hashes is not None, "a node without events"
         if node.hashes is None:
             node.hashes = []
         assert len(node.hashes) == start, "a page was stored without an event"
@@ -123,8 +127,12 @@ class TreeEvents:
         )
 
     def remove(self, node: RadixNode, kept: int) -> None:
-        """A node loses its last pages. Args: kept: how many it keeps."""
-        assert node.hashes is not None, "a tree tells of all its nodes"
+        """Add an event for pages that a node loses at its end.
+
+        Args:
+            kept: how many pages it keeps.
+        """
+        assert node.hashes is not None, "a node without events"
         gone = node.hashes[kept:][::-1]
         del node.hashes[kept:]
         if self._pending and isinstance(self._pending[-1], BlockRemoved):
@@ -152,5 +160,9 @@ def _page_hash(before: int, key: PageKey, page_size: int) -> int:
 
 
 def _extra(media: PageKey) -> tuple[str, ...] | None:
-    """Args: media: what a page's key says of them."""
+    """The extra keys of a page's event.
+
+    Args:
+        media: what a page's key has of media.
+    """
     return tuple(str(part[0]) for part in media if isinstance(part, tuple)) or None

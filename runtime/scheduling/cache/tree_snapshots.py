@@ -17,7 +17,7 @@ from palladio.runtime.scheduling.state.radix_node import Path, RadixNode
 
 
 class TreeSnapshots:
-    """Who has which slot: free, a node's (`RadixNode.snapshot`), or taken and not kept yet.
+    """The owners of snapshot slots: free, a node's (`RadixNode.snapshot`), or taken and not kept yet.
 
     Attributes:
         slots: all of them. num_hits: requests that began at a snapshot. num_evicted: given up to make room for others.
@@ -49,7 +49,7 @@ class TreeSnapshots:
         return self._free.pop()
 
     def give_back(self, slot: int) -> None:
-        """Of what was taken, and is not to be kept."""
+        """Free a slot that was taken and whose copy is not kept."""
         self._free.append(slot)
 
     def keep(self, node: RadixNode, slot: int) -> None:

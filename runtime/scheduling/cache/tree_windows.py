@@ -14,12 +14,14 @@ from palladio.runtime.scheduling.state.window_pages import PageIds, WindowPage
 
 
 class TreeWindows:
-    """
+    """The pages of windowed groups in the tree, and which of them may be evicted.
+
     Args:
         groups: in the order of `RadixNode.windows`.
 
     Attributes:
-        num_ids: page numbers of all pages in the tree. num_idle: of those that no request holds.
+        num_ids: how many page numbers all pages in the tree have.
+        num_idle: how many of these belong to pages that no request holds.
     """
 
     def __init__(self, groups: Sequence[WindowGroup]) -> None:
@@ -40,7 +42,7 @@ class TreeWindows:
                 self._remove_idle(page)
 
     def let_go(self, pages: Iterable[WindowPage], now: int) -> None:
-        """One of those that saw the pages does no longer; they were last used now."""
+        """Take one user from each page, as of `now`."""
         for page in pages:
             if page.use(-1, now):
                 self._idle[page] = None
@@ -69,7 +71,11 @@ class TreeWindows:
         return _first_pages(path, end)
 
     def before(self, node: RadixNode, depth: int) -> list[list[WindowPage]]:
-        """Of each group the pages that a query right behind the node sees. Args: depth: pages from the root on."""
+        """The pages of each group that a query right behind the node sees.
+
+        Args:
+            depth: pages from the root on.
+        """
         found: list[list[WindowPage]] = []
         for number, group in enumerate(self.groups):
             needed = depth - group.first_needed(depth * group.page_size)
@@ -82,7 +88,11 @@ class TreeWindows:
         return found
 
     def fill_holes(self, path: Path, windows: Sequence[list[WindowPage]], now: int) -> None:
-        """See RadixCache.extend. Args: path: of the keys that the tree has."""
+        """Fill holes on a path with a request's pages, or give the request the tree's; see RadixCache.extend.
+
+        Args:
+            path: path of the keys that the tree has.
+        """
         begin = 0
         for node, count in path:
             for places, given in zip(node.windows, windows, strict=True):
@@ -98,7 +108,11 @@ class TreeWindows:
             begin += count
 
     def check_integrity(self, nodes: Iterable[RadixNode], held: Iterable[WindowPage]) -> None:
-        """Args: nodes: of the tree. held: pages that requests hold, each once for each request.
+        """Check the owners of windowed pages.
+
+        Args:
+            nodes: all nodes of the tree.
+            held: pages that requests hold, each once for each request.
 
         Raises:
             AssertionError: something else than `held` is held, or is idle.

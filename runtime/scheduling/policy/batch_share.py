@@ -6,7 +6,7 @@ import itertools
 import operator
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -42,19 +42,24 @@ class BatchShare:
 
     Attributes:
         slowdown: how much longer foreground requests may take, as a share of their time.
-        num_background, num_foreground: requests in the engine, of all its data-parallel ranks.
-        foreground: of the step that is planned, in all ranks; None: there is one rank, which looks for itself.
+        num_background: background requests in the engine, of all its data-parallel ranks.
+        foreground: foreground rows of the planned step, in all ranks; None: a single rank counts its own.
     """
 
     def __init__(self, slowdown: float) -> None:
         self.slowdown = slowdown
         self.num_background = 0
-        self.num_foreground = 0
+        self._requests: list[Sized] = []  # of each rank, background or not
         self._seconds: dict[int | PrefillBucket, float] = {}  # of a forward pass, by bucket: of decode steps its rows
         self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
         self._credit = 0.0
         self._last_read: float | None = None  # when the last step was read; None: before there were background requests
         self.foreground: _Foreground | None = None
+
+    @property
+    def num_foreground(self) -> int:
+        """The other requests in the engine."""
+        return sum(map(len, self._requests)) - self.num_background
 
     @property
     def is_shared(self) -> bool:
@@ -65,11 +70,16 @@ class BatchShare:
     def is_background_only(self) -> bool:
         return self.num_background > 0 and not self.num_foreground
 
-    def count(self, change: int, *, background: bool) -> None:
-        """Requests have come, or have ended."""
-        if not background:
-            self.num_foreground += change
-            return
+    def watch(self, requests: Sized) -> None:
+        """Count a rank's requests.
+
+        Args:
+            requests: the live collection of all that have not ended.
+        """
+        self._requests.append(requests)
+
+    def count(self, change: int) -> None:
+        """Background requests have come, or have ended."""
         if not self.num_background:
             self.reset_credit()
             self._last_read = None
@@ -116,7 +126,7 @@ class BatchShare:
         return next(size for size in reversed(buckets.decode) if size <= own or self._is_known(size, limit))
 
     def max_prefill_tokens(self, buckets: Buckets) -> int:
-        """Of a step of background requests alone; a bucket that has not been used yet may be tried."""
+        """Most prefill tokens of a step of background requests alone; an unused bucket may be tried."""
         sizes = reversed(buckets.prefill)
         fitting = (bucket for bucket in sizes if self._seconds.get(bucket, 0.0) <= MAX_PREFILL_SECONDS)
         return next(fitting, buckets.prefill[0]).num_tokens
@@ -204,8 +214,13 @@ class StepMix(NamedTuple):
 
 
 def expect_foreground(share: BatchShare, ranks: Sequence[RunningRequests]) -> None:
-    """Looks at the foreground rows of several ranks before a step of theirs is planned: a rank with fewer rows than
-    another, or none, has as many in the step's bucket as that one. Args: share: that of all ranks."""
+    """Count the foreground rows of several ranks before their joint step is planned.
+
+    A rank with fewer rows than another, or none, has as many in the step's bucket as that one.
+
+    Args:
+        share: the one share of all ranks.
+    """
     found = [StepMix(share, running).foreground() for running in ranks]
     needs = functools.reduce(operator.or_, (each.needs for each in found))
     share.expect(_Foreground(max(each.num_rows for each in found), needs))

@@ -4,9 +4,9 @@ import numpy as np
 
 from palladio.runtime.interface.outputs.counts import DraftCounts
 from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows
+from palladio.runtime.scheduling.batch.scheduled_batch import DecodeRows, ScheduledBatch
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
+from palladio.runtime.scheduling.state.new_tokens import SampledRows
 from palladio.runtime.scheduling.state.slot_columns import SlotColumns, Slots
 
 
@@ -29,7 +29,7 @@ def draft_rows(
     slots: Slots, columns: SlotColumns, buckets: Buckets, limits: SchedulerLimits, cache: CacheManager
 ) -> DecodeRows | None:
     """A row for each request, with drafts as far as there is room for their tokens and pages; None if none can have
-    any. The mask of a grammar is for one token, so there are none beside it."""
+    any. Rows with a grammar have no drafts: its mask is for one token."""
     bucket = buckets.pick_verify(len(slots))
     is_free = ~columns.constrained(slots)
     if bucket is None or not is_free.any():
@@ -38,7 +38,7 @@ def draft_rows(
     num_spare = bucket.forward.num_tokens - len(slots)
     num_drafts = np.clip(num_spare - (np.cumsum(num_drafts) - num_drafts), 0, num_drafts)
     computed, most = columns.computed[slots], columns.max_computed[slots]
-    needed = np.minimum(np.minimum(computed + columns.unsure[slots], most) + 1 + num_drafts, most)
+    needed = np.minimum(np.minimum(computed + columns.uncertain[slots], most) + 1 + num_drafts, most)
     for row in np.flatnonzero((num_drafts > 0) & (needed > columns.free_until[slots])).tolist():
         if not cache.grow(columns.requests[slots[row]], int(needed[row])):
             num_drafts[row] = 0

@@ -17,7 +17,7 @@ from palladio.runtime.interface.request.grammar_spec import Grammar
 from palladio.runtime.scheduling.policy.deadlines import timeout_reason
 from palladio.runtime.scheduling.state.request import Request
 
-MAX_SECONDS = 30.0  # that a grammar may take; those that are known to take long take seconds
+MAX_SECONDS = 30.0  # that a grammar may take; known slow ones take seconds
 _PAUSE = 0.005  # seconds: the engine looks for messages as often while it waits for nothing but a grammar
 
 logger = logging.getLogger("palladio.engine")
@@ -25,7 +25,11 @@ logger = logging.getLogger("palladio.engine")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Attributes: since: by time.monotonic."""
+    """A request whose grammar is being compiled.
+
+    Attributes:
+        since: when it came, by time.monotonic.
+    """
 
     request: Request
     grammar: Grammar
@@ -50,7 +54,7 @@ class GrammarQueue:
 
     @property
     def num_tokens(self) -> int:
-        """Of their prompts."""
+        """Prompt tokens of all waiting requests."""
         return sum(len(waiting.request.token_ids) for waiting in self.waiting.values())
 
     @property
@@ -60,7 +64,7 @@ class GrammarQueue:
 
     @property
     def num_grammar_bytes(self) -> int:
-        """Of compiled grammars."""
+        """Bytes of compiled grammars."""
         return self._compiler.num_bytes
 
     @property

@@ -76,7 +76,11 @@ class KVBudget:
         return min(self._limits.max_running, buckets.max_requests)
 
     def next_waiting(self, step_class: StepClass, budget: int) -> Request | None:
-        """The request to admit next; None: none in this step. Args: budget: prompt tokens that the step has left."""
+        """Choose the request to admit next; None: none in this step.
+
+        Args:
+            budget: prompt tokens that the step has left.
+        """
         request = self._waiting.peek()
         if request is None or (step_class == "foreground" and request.given.options.background):
             return None
@@ -86,7 +90,9 @@ class KVBudget:
 
     def next_urgent(self, step_class: StepClass, budget: int) -> Request | None:
         """The same, if there may be running requests that give way to it."""
-        gives_way = self._limits.preemption_threshold is not None or self._share.is_shared
+        gives_way = self._limits.preemption_threshold is not None or (
+            self._share.num_background > 0 and self._share.is_shared
+        )
         if not gives_way or not len(self._waiting):
             return None
         self._waiting.refresh()

@@ -61,7 +61,7 @@ class Retractor:
         self._num_fruitless = 0  # preemptions since a step last sampled
 
     def take_retractions(self) -> list[Retraction]:
-        """Those since the last time."""
+        """Return the retractions since the last call, and forget them."""
         taken, self.retractions = self.retractions, []
         return taken
 
@@ -69,13 +69,13 @@ class Retractor:
         """Whether each of these has room for one more token, or needs just a page for it and gets that here, while few
         cached pages have to go. If not, nothing has changed."""
         columns = self._running.columns
-        if columns.count_roomy() == len(self._running):
+        if columns.count_with_room() == len(self._running):
             return True
         is_free = columns.room(slots) > 0
         if np.count_nonzero(is_free) == len(slots):
             return True
         full = slots[~is_free]
-        if len(columns.growing(full)[1]) < len(full) or columns.has_unsure(slots):
+        if len(columns.growing(full)[1]) < len(full) or columns.has_uncertain(slots):
             return False
         soon = columns.soon_full(slots)
         if not self._cache.has_spare(len(soon)):
@@ -84,34 +84,38 @@ class Retractor:
         return True
 
     def with_room(self, slots: Slots) -> Slots:
-        """The slots of those that can decode, each with room for one more token: they get pages here. Who finds too few
-        waits or is retracted. Args: slots: of running requests."""
+        """The slots that can decode, each with room for one more token: they get pages here. Requests that find too few
+        wait or are retracted.
+
+        Args:
+            slots: slots of running requests.
+        """
         columns = self._running.columns
-        if columns.count_roomy() == len(self._running):
+        if columns.count_with_room() == len(self._running):
             return slots
         unfree: Mask = columns.room(slots) <= 0
         if not np.count_nonzero(unfree):
             return slots
         ready_rows, growing_slots = columns.growing(slots[unfree])
-        if len(growing_slots) <= self._cache.num_available_columns and not columns.has_unsure(slots):
+        if len(growing_slots) <= self._cache.num_available_columns and not columns.has_uncertain(slots):
             soon = columns.soon_full(slots)
             self._cache.add_pages(columns, soon if self._cache.has_spare(len(soon)) else growing_slots)
             unfree[unfree] = ~ready_rows
             return slots[~unfree]
         size, looked_at = self._cache.page_size, columns.requests[slots[unfree]].tolist()
         ready = [r for r in looked_at if r.prefill_end <= r.num_computed < r.max_computed]
-        growing = [r for r in ready if r.num_computed + r.num_unsure >= len(r.pages) * size < r.max_computed]
+        growing = [r for r in ready if r.num_computed + r.num_uncertain >= len(r.pages) * size < r.max_computed]
         if len(growing) > self._cache.num_available_columns:
-            # Who may have a page less than it seems waits for its tokens to be read.
-            growing, unsure = [r for r in growing if not r.num_unsure], {r for r in growing if r.num_unsure}
-            ready = [r for r in ready if r not in unsure]
+            # A request that may have a page less than it seems waits for its tokens to be read.
+            growing, uncertain = [r for r in growing if not r.num_uncertain], {r for r in growing if r.num_uncertain}
+            ready = [r for r in ready if r not in uncertain]
         if len(growing) > self._cache.num_available_columns:
             self.make_room(growing, self._kv_budget.ratio)
         for request in growing:
             if request.status is RequestStatus.RUNNING:
                 grown = self._cache.grow(request, min(request.most_computed + 1, request.max_computed))
                 assert grown, "retraction left too few pages"
-        ready_slots = {request.slot for request in ready}  # 0 of those that were retracted
+        ready_slots = {request.slot for request in ready}  # 0 of retracted ones
         taking_part: Mask = columns.requests[slots] != None  # noqa: E711  # elementwise
         taking_part[unfree] &= [slot in ready_slots for slot in slots[unfree].tolist()]
         return slots[taking_part]
@@ -120,7 +124,7 @@ class Retractor:
         """Retracts until each of the growing requests that is left can have another page, and expects more of those
         that run from now on (`ratio`).
 
-        One request always stays, and it fits alone, so the others get their turn.
+        One request always stays, and it fits alone, so the others run after it.
         """
         old_value = ratio.value
         num_growing, retracted = len(growing), 0
@@ -134,9 +138,9 @@ class Retractor:
         self.retractions.append(Retraction(retracted, old_value, ratio.value))
 
     def find_victims(self, request: Request, buckets: Buckets) -> list[Request]:
-        """The running requests that are to make way for a waiting one, which then fits; none if it fits as it is, or
-        would not even without all that give way: background requests, unless it is one itself, and those that are less
-        urgent by more than the threshold."""
+        """The running requests that make way for a waiting one, which then fits; none if it fits as it is, or would not
+        even without all of them. Background requests make way, unless the waiting one is one, and so do requests that
+        are less urgent by more than the threshold."""
         giving_way = [running for running in self._running if self._gives_way(running, request)]
         if not giving_way or self._has_stalled():
             return []
@@ -163,7 +167,7 @@ class Retractor:
         self._suspend(request)
 
     def retract_all(self) -> None:
-        """Of every running request."""
+        """Retract every running request."""
         for request in sorted(self._running, key=self._order, reverse=True):
             self.retract(request)
 
@@ -185,7 +189,7 @@ class Retractor:
         return self._num_fruitless > MAX_FRUITLESS
 
     def _order(self, request: Request) -> tuple[bool, int, int, float]:
-        """Sort key: those that are retracted last come first."""
+        """Sort key: requests that are retracted last sort first."""
         lost = self._cache.num_lost_tokens(request)
         return request.given.options.background, -self._urgency(request), -lost, request.given.received
 

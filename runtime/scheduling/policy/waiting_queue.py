@@ -292,22 +292,22 @@ class WaitingQueue:
             )
 
     def add(self, request: Request) -> None:
-        """See PolicyQueue.add."""
+        """Add a new request."""
         self._line(request).add(request)
         self._count(request, 1)
 
     def put_back(self, request: Request) -> None:
-        """See PolicyQueue.put_back."""
+        """Put a request back that was taken."""
         self._line(request).put_back(request)
         self._count(request, 1)
 
     def remove(self, request: Request) -> None:
-        """See PolicyQueue.remove."""
+        """Remove a request that ends while it waits."""
         self._line(request).remove(request)
         self._count(request, -1)
 
     def refresh(self) -> None:
-        """See PolicyQueue.refresh."""
+        """Make the next `peek` look at the tree again; to be called once a scheduling round."""
         self._foreground.refresh()
 
     def peek(self) -> Request | None:

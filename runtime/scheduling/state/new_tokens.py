@@ -1,10 +1,15 @@
-"""What new tokens mean for their request: whether it ends, and which tokens its grammar forces after them."""
+"""New tokens: what was read of a step's rows, and what it means for their requests: whether one ends, and which tokens
+its grammar forces after them."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from palladio.runtime.grammar.constraint import Constraint
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, PlainTokens, TokenOutput
 from palladio.runtime.scheduling.state.request import Request
+from palladio.runtime.scheduling.state.slot_columns import Counts, Mask, SlotColumns, Slots, TokenIds
 
 NOT_FINITE = FinishReason(
     "abort",
@@ -12,8 +17,57 @@ NOT_FINITE = FinishReason(
     status=500,
 )
 
-
 MakeRoom = Callable[[Request, int], bool]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SampledRows:
+    """What was read of the rows of a batch that sample, which are its first.
+
+    Attributes:
+        token_ids: i32[B, N]. counts: i64[B], how many of them each row has; None: all.
+        alone: by the row's number, the output of each of which there is more to tell; of any row of the batch.
+    """
+
+    token_ids: TokenIds
+    counts: Counts | None
+    alone: Mapping[int, TokenOutput]
+
+    def num_tokens(self, number: int) -> int:
+        """How many new tokens one row has."""
+        return len(self.alone[number].token_ids) if number in self.alone else len(self.tokens(number))
+
+    def tokens(self, number: int) -> list[int]:
+        """New tokens of one row; empty if it does not sample."""
+        if number >= len(self.token_ids):
+            return []
+        tokens: list[int] = self.token_ids[number].tolist()
+        return tokens if self.counts is None else tokens[: self.counts[number]]
+
+    def output(self, number: int, request: Request) -> TokenOutput:
+        """The output of one row.
+
+        Args:
+            request: the row's request.
+        """
+        return self.alone[number] if number in self.alone else request.output(self.tokens(number))
+
+    def plain(self, columns: SlotColumns, slots: Slots, taken: Mask, num_taken: int) -> PlainTokens:
+        """For the front: of the rows that nothing follows from, their tokens.
+
+        Args:
+            slots: of the rows that decode, the first ones.
+            taken: from which of them nothing follows.
+            num_taken: how many these are.
+        """
+        if self.counts is None and num_taken == len(taken):
+            token_ids = self.token_ids[:num_taken]
+            counts = None if token_ids.shape[1] == 1 else [token_ids.shape[1]] * num_taken
+            return PlainTokens(columns.request_ids[slots].tolist(), token_ids.tobytes(), counts)
+        given = taken if self.counts is None else taken & (self.counts[: len(taken)] > 0)
+        numbers = np.flatnonzero(given)
+        request_ids: list[str] = columns.request_ids[slots[numbers]].tolist()
+        return PlainTokens.of(request_ids, [self.tokens(number) for number in numbers.tolist()])
 
 
 def take_tokens(request: Request, output: TokenOutput, make_room: MakeRoom) -> FinishReason | None:

@@ -92,7 +92,11 @@ class PageGroups:
         return columns * self.page_size
 
     def num_held(self, num_tokens: int, chunk: int = 1) -> int:
-        """The most pages that a request of `num_tokens` holds. Args: chunk: tokens that it computes in a step."""
+        """The most pages that a request of `num_tokens` holds.
+
+        Args:
+            chunk: tokens that it computes in a step.
+        """
         columns = -(-num_tokens // self.page_size)
         windows = (len(group.tables) * min(columns, group.most_pages(chunk)) for group in self.windows)
         return int(self.keeps_all) * columns + sum(windows)

@@ -1,8 +1,10 @@
-"""RadixNode: what the prefix tree is made of."""
+"""RadixNode: what the prefix tree is made of; and EvictableLeaves: which of its nodes are evicted first."""
 
 import collections
 import dataclasses
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.scheduling.state.window_pages import WindowPage
@@ -15,7 +17,12 @@ PageKey = tuple[int | MediaKey, ...]  # the S token ids of one page, and what it
 
 
 def media_keys(keys: Sequence[PageKey], page_size: int, first_page: int, media: Iterable[Media]) -> Iterator[PageKey]:
-    """The keys of pages that may hold parts of media. Args: keys: of their ids. first_page: the first one's number."""
+    """Yield the keys of pages that may hold parts of media.
+
+    Args:
+        keys: keys by token ids alone.
+        first_page: number of the first page.
+    """
     for page, key in enumerate(keys, first_page):
         begin, end = page * page_size, (page + 1) * page_size
         held = (part for part in media if part.start < end and part.stop > begin)
@@ -110,7 +117,11 @@ def num_common(ours: Sequence[PageKey], theirs: Sequence[PageKey]) -> int:
 
 
 def count_locks(locked: Iterable[RadixNode]) -> collections.Counter[RadixNode]:
-    """Of each node below the roots how many hold it, or a node below it. Args: locked: each one once per lock."""
+    """Count for each node below the roots how many locks hold it or a node below it.
+
+    Args:
+        locked: locked nodes, each one once per lock.
+    """
     locks: collections.Counter[RadixNode] = collections.Counter()
     for holder in locked:
         at = holder
@@ -125,3 +136,71 @@ def page_keys(ids: Sequence[int], size: int, start: int, stop: int, media: Seque
     assert stop * size <= len(ids) or stop <= start, "the last page is not full"
     keys: list[PageKey] = [tuple(ids[i * size : (i + 1) * size]) for i in range(start, stop)]
     return list(media_keys(keys, size, start, media)) if media else keys
+
+
+_MIN_COMPACTED_HEAP = 64  # shorter heaps may be mostly stale entries: it costs nothing
+
+
+class EvictableLeaves:
+    """What the tree can evict next. A leaf that is offered keeps its `num_hits` and `last_used` until it is withdrawn.
+
+    Args:
+        policy: lru takes the leaf used longest ago, lfu the one with the fewest hits, among equals the one used longest
+            ago.
+    """
+
+    def __init__(self, policy: Literal["lru", "lfu"]) -> None:
+        self._counts_hits = policy == "lfu"
+        # By the number of their entry in the heap. Entries with other numbers are stale.
+        self._leaves: dict[int, RadixNode] = {}
+        self._heap: list[tuple[int, int, int]] = []  # (hits, last_used, number)
+        self._num_entries = 0
+
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+    @property
+    def num_entries(self) -> int:
+        """Entries of the heap, stale ones included."""
+        return len(self._heap)
+
+    def offer(self, node: RadixNode) -> None:
+        """Adds the node if it is an unlocked leaf now."""
+        if node.parent is None or node.lock_count > 0 or node.children:
+            return
+        self._num_entries += 1
+        node.entry = self._num_entries
+        self._leaves[node.entry] = node
+        if len(self._heap) > max(_MIN_COMPACTED_HEAP, 2 * len(self._leaves)):
+            self._heap = [self._entry(leaf) for leaf in self._leaves.values()]
+            heapq.heapify(self._heap)
+        else:
+            heapq.heappush(self._heap, self._entry(node))
+
+    def withdraw(self, node: RadixNode) -> None:
+        """Removes the node, if it is here."""
+        if node.entry:
+            del self._leaves[node.entry]
+            node.entry = 0
+
+    def coldest(self) -> RadixNode:
+        """The next one to evict. There is one."""
+        while self._heap[0][2] not in self._leaves:
+            heapq.heappop(self._heap)
+        return self._leaves[self._heap[0][2]]
+
+    def check_integrity(self, nodes: Iterable[RadixNode]) -> None:
+        """Checks that the unlocked leaves among all nodes are here, and nothing else.
+
+        Raises:
+            AssertionError: it is otherwise.
+        """
+        found = set(nodes)
+        leaves = {node for node in found if node.lock_count == 0 and not node.children}
+        assert set(self._leaves.values()) == leaves, "other nodes are offered for eviction than the unlocked leaves"
+        assert all(node.entry == 0 for node in found - leaves), "what is not an unlocked leaf is offered for eviction"
+        valid = [entry for entry in self._heap if entry[2] in self._leaves]
+        assert sorted(valid) == sorted(self._entry(leaf) for leaf in leaves), "a heap entry is out of date"
+
+    def _entry(self, leaf: RadixNode) -> tuple[int, int, int]:
+        return (leaf.num_hits if self._counts_hits else 0, leaf.last_used, leaf.entry)

@@ -99,7 +99,10 @@ class Request:
 
     @classmethod
     def of(cls, given: GenerationRequest, *, shares_prefix: bool = True, rows: tuple[Rows, ...] = ()) -> "Request":
-        """Args: rows: of the media; by default their files are read.
+        """Make the request of a sample.
+
+        Args:
+            rows: embedding rows of the media; by default their files are read.
 
         Raises:
             InvalidRequestError: one cannot be read.
@@ -149,9 +152,9 @@ class Request:
         return 0 if self.columns is None else int(self.columns.computed[self.slot])
 
     @property
-    def num_unsure(self) -> int:
-        """Tokens that there may be beyond those."""
-        return 0 if self.columns is None else int(self.columns.unsure[self.slot])
+    def num_uncertain(self) -> int:
+        """Tokens that may be in the cache beyond `num_computed`."""
+        return 0 if self.columns is None else int(self.columns.uncertain[self.slot])
 
     @property
     def num_unread(self) -> int:
@@ -160,13 +163,14 @@ class Request:
 
     @property
     def revision(self) -> int:
-        """That of rows whose tokens are to be read, see `void`."""
+        """The revision of rows whose tokens are to be read, see `void`."""
         return self.left_revision if self.columns is None else int(self.columns.revision[self.slot])
 
     @property
     def most_computed(self) -> int:
         """The upper bound to `num_computed`."""
-        return min(self.num_computed + unsure, self.max_computed) if (unsure := self.num_unsure) else self.num_computed
+        computed = self.num_computed
+        return min(computed + more, self.max_computed) if (more := self.num_uncertain) else computed
 
     @property
     def is_prefilling(self) -> bool:
@@ -174,7 +178,7 @@ class Request:
 
     @property
     def wants_token(self) -> bool:
-        """Of one that decodes: whether one more token may be sampled once all dispatched steps have run."""
+        """Whether a decoding request may sample one more token once all dispatched steps have run."""
         return self.num_computed < self.max_computed
 
     @property
@@ -209,7 +213,7 @@ class Request:
         return max((part.length for part in self.given.media if part.is_whole), default=0)
 
     def run_in(self, columns: SlotColumns, slot: int) -> None:
-        """It is RUNNING from here on, in this slot."""
+        """Take a slot; the caller sets the status RUNNING."""
         known, given = len(self.listed_ids), self.given
         ids = given.request_id, given.stop_token_ids
         columns.take_slot(slot, self, *ids, known=known, max_computed=self.max_computed)
@@ -217,7 +221,7 @@ class Request:
         self.columns, self.slot = columns, slot
 
     def leave_slot(self) -> None:
-        """It has no slot any more; nothing of it is computed."""
+        """Leave the slot; nothing of the request is computed any more."""
         assert self.columns is not None
         self.left_unread, self.left_revision = self.num_unread, self.revision
         known = self.token_ids
@@ -231,19 +235,19 @@ class Request:
         self.note_pages()
 
     def note_pages(self) -> None:
-        """It has other pages, or another place where its prefill ends."""
+        """Update the columns after a change of the pages or of the prefill's end."""
         if self.columns is not None:
             self.columns.set_free_until(self.slot, self.free_until)
 
     @property
     def free_until(self) -> int:
-        """See SlotColumns."""
+        """The bound of tokens that may be planned without a look at the request; see SlotColumns."""
         assert self.columns is not None
         return 0 if self.is_prefilling else min(len(self.pages) * self.columns.page_size, self.max_computed)
 
     @property
     def plain_until(self) -> int:
-        """See SlotColumns."""
+        """The bound of tokens that are taken without a look at the request; see SlotColumns."""
         params, options = self.given.params, self.given.options
         is_watched = self.constraint is not None or params.logprobs is not None or options.timeline
         if self.decode_mark is None or is_watched or len(self.given.stop_token_ids) > MAX_STOP_IDS:
@@ -280,14 +284,14 @@ class Request:
             self.columns.add_unread(self.slot, change)
 
     def void(self) -> None:
-        """It goes on without what dispatched steps sample for it: that is not to be read."""
+        """Drop what dispatched steps sample for the request: it is not read."""
         if self.columns is None:
             self.left_revision, self.left_unread = self.left_revision + 1, 0
         else:
             self.columns.void(self.slot)
 
     def end(self) -> None:
-        """It has no pages and is in no queue. A slot may remember it for long, so what is large goes."""
+        """End the request, which has no pages and is in no queue. A slot may keep it for long, so large fields go."""
         self.status = RequestStatus.FINISHED
         self.void()
         self.constraint, self.rows = None, ()
@@ -324,13 +328,21 @@ class Request:
         return None
 
     def note_decoding(self, now: DecodeSteps) -> None:
-        """It stops decoding, for good or until it is admitted again. Args: now: the engine's steps."""
+        """End the current run of decoding, for good or until the request is admitted again.
+
+        Args:
+            now: the engine's steps.
+        """
         if self.decode_mark is not None:
             self.trace.add_decoding(now.since(self.decode_mark))
             self.decode_mark = None
 
     def trace_so_far(self, compile_seconds: float) -> RequestTrace:
-        """A copy of the trace. Args: compile_seconds: that the engine's steps have compiled."""
+        """A copy of the trace.
+
+        Args:
+            compile_seconds: seconds that the engine's steps have compiled.
+        """
         self.trace.note_compiling(compile_seconds - self.compile_mark)
         return self.trace.copy()
 

@@ -29,12 +29,12 @@ class SteadyRows:
 
     @functools.cached_property
     def num_tokens(self) -> Counts:
-        """Of each row in a step of a token each: 1."""
+        """Tokens of each row in a step of a token each: 1."""
         return np.ones(len(self.slots), np.int64)
 
     @functools.cached_property
     def num_drafts(self) -> Counts:
-        """Of each row: 0."""
+        """Drafts of each row: 0."""
         return np.zeros(len(self.slots), np.int64)
 
     @functools.cached_property
@@ -56,8 +56,12 @@ class SteadyRows:
         return self._columns.plan_one_each(self.slots, self._ones)
 
     def take(self, token_ids: TokenIds) -> bool:
-        """Takes a token of each row, if nothing follows from any of them and the rows are still the same; else nothing
-        changes. Args: token_ids: i32[B]."""
+        """Take a token of each row, if no token has a further effect and the rows are still the same; otherwise change
+        nothing.
+
+        Args:
+            token_ids: i32[B].
+        """
         columns = self._columns
         if self.num_changes != columns.num_changes:
             return False

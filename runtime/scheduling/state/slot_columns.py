@@ -34,25 +34,26 @@ class SlotColumns:
     How many tokens a dispatched step gives may be known to the device alone. So there are two bounds of how far a
     request's keys and values reach once all dispatched steps have run, and reading a step corrects them (`correct`):
 
-        computed ≤ tokens in the cache ≤ computed + unsure
+        computed ≤ tokens in the cache ≤ computed + uncertain
 
     Args:
-        num_slots: that requests may hold.
+        num_slots: slots that requests may hold.
         page_size: tokens a page.
 
     Attributes:
-        requests: that hold the slots; None: the slot is free. request_ids: theirs.
-        computed: tokens whose keys and values are in the cache for certain when the dispatched steps have run. unsure:
-            tokens that there may be beyond those.
-        known: the prompt's tokens and those that the host has read.
+        requests: the requests that hold the slots; None: the slot is free.
+        request_ids: their ids.
+        computed: tokens whose keys and values are in the cache for certain when the dispatched steps have run.
+        uncertain: tokens that may be in the cache beyond `computed`.
+        known: the prompt's tokens, and output tokens that the host has read.
         unread: dispatched rows that sample for it and have not been read yet.
-        revision: that of rows whose tokens are to be read, see Request.void.
+        revision: the revision of rows whose tokens are to be read, see Request.void.
         max_computed: see Request.
         free_until, plain_until: see above.
-        stop_ids: i32[slots, MAX_STOP_IDS], those that may end it; -1: none.
+        stop_ids: i32[slots, MAX_STOP_IDS], ids that may end it; -1: none.
         recent: i32[slots, RECENT], its token number n at n % RECENT, unless its list has it already.
-        num_changes: of what a slot's rows have in common from step to step: its request, its revision, its grammar, and
-            whether Python looks at each of its tokens.
+        num_changes: counts changes of what a slot's rows have in common from step to step: its request, its revision,
+            its grammar, and whether Python looks at each of its tokens.
     """
 
     def __init__(self, num_slots: int, page_size: int) -> None:
@@ -64,10 +65,10 @@ class SlotColumns:
         self.computed: Counts
         self.unread: Counts
         self.known: Counts
-        self.computed, self.unread, self.known, self.unsure = self._numbers[:4]
+        self.computed, self.unread, self.known, self.uncertain = self._numbers[:4]
         self._planned, self._read = self._numbers[:2], self._numbers[1:3]  # computed, unread; unread, known
         self.revision, self.max_computed, self.free_until, self.plain_until = self._numbers[4:]
-        self._has_drafts = False  # some row ever had one: else nothing is unsure
+        self._has_drafts = False  # some row ever had one: else nothing is uncertain
         self.stop_ids: TokenIds = np.full((num_slots + 1, MAX_STOP_IDS), -1, np.int32)
         self.recent: TokenIds = np.zeros((num_slots + 1, RECENT), np.int32)
         self._flat_recent = self.recent.reshape(-1)  # the same memory: numbers of one kind are written faster
@@ -88,7 +89,11 @@ class SlotColumns:
         self.num_changes += 1
 
     def set_unread(self, slot: int, unread: int, revision: int) -> None:
-        """Args: as the attributes."""
+        """Set the rows that are to be read.
+
+        Args:
+            unread, revision: see the attributes.
+        """
         self.num_changes += 1
         self.unread[slot], self.revision[slot] = unread, revision
 
@@ -111,10 +116,10 @@ class SlotColumns:
         self.unread[slots] += change
 
     def void(self, slot: int) -> None:
-        """No row that is planned is to be read."""
+        """Drop all planned rows of the slot: none is read."""
         self.num_changes += 1
         self.revision[slot] += 1
-        self.unread[slot] = self.unsure[slot] = self.plain_until[slot] = 0
+        self.unread[slot] = self.uncertain[slot] = self.plain_until[slot] = 0
 
     def leave_slot(self, slot: int) -> None:
         """The slot is free."""
@@ -143,16 +148,16 @@ class SlotColumns:
         """How many more tokens each of these may compute before `free_until`; 0 or less: it has to be looked at."""
         room: Counts = self.free_until[slots] - self.computed[slots]
         if self._has_drafts:
-            room -= self.unsure[slots]
+            room -= self.uncertain[slots]
         return room
 
-    def has_unsure(self, slots: Slots) -> bool:
+    def has_uncertain(self, slots: Slots) -> bool:
         """Whether one of these may have more tokens in the cache than `computed`."""
-        return self._has_drafts and bool(np.count_nonzero(self.unsure[slots]))
+        return self._has_drafts and bool(np.count_nonzero(self.uncertain[slots]))
 
-    def count_roomy(self) -> int:
+    def count_with_room(self) -> int:
         """How many requests have room for one more token. A free slot has none."""
-        computed = self.computed + self.unsure if self._has_drafts else self.computed
+        computed = self.computed + self.uncertain if self._has_drafts else self.computed
         return int(np.count_nonzero(computed < self.free_until))
 
     def prefilling(self, slots: Slots) -> list[Any]:
@@ -163,14 +168,14 @@ class SlotColumns:
         return [request for request in self.requests[slots[unfree]] if request.is_prefilling]
 
     def growing(self, slots: Slots) -> tuple[Mask, Slots]:
-        """Of slots that have reached their `free_until`, with no unsure token: which can go on, and those of them that
+        """For slots that have reached their `free_until`, with no uncertain token: which can go on, and which of these
         need a page for it."""
         free, most = self.free_until[slots], self.max_computed[slots]
         ready: Mask = (free > 0) & (self.computed[slots] < most)
         return ready, slots[ready & (free < most)]
 
     def soon_full(self, slots: Slots) -> Slots:
-        """Those, of slots with no unsure token, that need a page for their next token, or will before a quarter of a
+        """Slots, of those with no uncertain token, that need a page for their next token, or will before a quarter of a
         page of steps is over: pages are looked for once for all of these."""
         free = self.free_until[slots]
         needs_page = (free > 0) & (free < self.max_computed[slots])
@@ -192,25 +197,28 @@ class SlotColumns:
         self._planned += ones
         return starts
 
-    def plan(self, slots: Slots, num_tokens: Counts, num_drafts: Counts | None) -> Counts:
-        """A row of each slot is planned that samples after each of its tokens.
+    def plan(
+        self, slots: Slots, num_tokens: Counts, num_drafts: Counts | None, computed: Counts | None = None
+    ) -> Counts:
+        """Plan a row of each slot that samples after each of its tokens.
 
         Args:
             num_drafts: those of its tokens that may be wrong; None: no row of the engine ever has any.
+            computed: `self.computed` of these slots, if the caller has it.
 
         Returns:
             Where each begins at most. At `max_computed` the request is complete, and the row samples for no request.
         """
-        starts: Counts = self.computed[slots]
+        starts: Counts = self.computed[slots] if computed is None else computed
         self.unread[slots] += 1
         if num_drafts is None:
             self.computed[slots] = starts + num_tokens
             return starts
         self._has_drafts = True
         self.computed[slots] = starts + num_tokens - num_drafts
-        unsure = self.unsure[slots]
-        self.unsure[slots] = unsure + num_drafts
-        return np.where(unsure > 0, np.minimum(starts + unsure, self.max_computed[slots] - 1), starts)
+        uncertain = self.uncertain[slots]
+        self.uncertain[slots] = uncertain + num_drafts
+        return np.where(uncertain > 0, np.minimum(starts + uncertain, self.max_computed[slots] - 1), starts)
 
     def correct(
         self, slots: Slots | int, num_tokens: Counts | int, num_drafts: Counts | int, counts: Counts | int
@@ -219,7 +227,7 @@ class SlotColumns:
         computed = self.computed[slots] + counts - (num_tokens - num_drafts)
         # a row after it may have nothing left to compute
         self.computed[slots] = np.minimum(computed, self.max_computed[slots])
-        self.unsure[slots] -= num_drafts
+        self.uncertain[slots] -= num_drafts
 
     def take_tokens(self, slots: Slots, token_ids: TokenIds, counts: Counts | None, alone: Sequence[int]) -> Mask:
         """Takes the tokens of rows that decode, as far as nothing follows from them; the others change nothing.

@@ -3,7 +3,7 @@
     a page is free, or a request's own, or the tree's; or its place in the tree is a hole
     the tree's pages are held by those requests that still see them; a page without a holder is idle
     an idle page can be given up at any time: its place becomes a hole, the tokens around it stay what they are
-    a request's own pages follow those that it holds of the tree; nothing is before `HeldWindow.start`
+    a request's own pages follow the pages that it holds of the tree; nothing is before `HeldWindow.start`
 
 Page numbers only, one for each block table of the group. A model without windows uses nothing of this.
 """
@@ -67,12 +67,16 @@ class HeldWindow:
 
     @classmethod
     def after(cls, group: WindowGroup, num_columns: int, places: Sequence[WindowPage]) -> Self:
-        """Of a request that goes on after `num_columns` of the tree. Args: places: the last of them."""
+        """The pages of a request that goes on after `num_columns` of the tree.
+
+        Args:
+            places: the last of these columns' places.
+        """
         return cls(group, num_columns - len(places), collections.deque(places))
 
     @property
     def num_pages(self) -> int:
-        """Of each table."""
+        """Pages of each table."""
         return len(self.shared) + len(self.own)
 
     def extend(self, ids: Sequence[int]) -> list[PageIds]:
@@ -108,8 +112,8 @@ class HeldWindow:
         return shared, numbers(own)
 
     def drop_duplicates(self) -> list[tuple[int, PageIds, PageIds]]:
-        """Uses the tree's pages in place of its own: the columns, the pages that it has there now, and those that it
-        gives back."""
+        """Use the tree's pages in place of its own. Returns (column, page numbers in the tree, page numbers that are
+        given back) for each."""
         dropped = [(column, self.shared[column - self.start].ids, ids) for column, ids in self.duplicates]
         self.duplicates = []
         return dropped
@@ -120,5 +124,5 @@ class HeldWindow:
 
 
 def numbers(pages: Iterable[PageIds]) -> list[int]:
-    """Of all tables, in one list."""
+    """The page numbers of all tables, in one list."""
     return [number for ids in pages for number in ids]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 _FILE = Path(__file__).with_name("catalogue.json")
-_FOLDER = "palladio"  # beside the hub's own, whose names begin with "models--"
+_FOLDER = "palladio"  # next to the hub's folders, whose names begin with "models--"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

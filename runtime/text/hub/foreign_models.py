@@ -95,7 +95,7 @@ def _base_model(config: Path) -> str:
 
 
 def _read_object(file: Path) -> dict[str, Any]:
-    """{}: it holds none, or cannot be read; whoever needs it says so."""
+    """Read a JSON object; {} if there is none, or it cannot be read, which later readers report."""
     try:
         return read_object(file.parent, file.name) or {}
     except CheckpointError:

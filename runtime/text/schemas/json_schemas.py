@@ -13,8 +13,8 @@ _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4"
 
 
 def without_annotations(schema: Any) -> Any:
-    """The schema without what allows everything, but is refused by the compiler: `uniqueItems: false`, and a `format`
-    that is not one of those that it knows (such as OpenAPI's int64), which by the standard is an annotation."""
+    """The schema without keywords that allow everything, but that the compiler refuses: `uniqueItems: false`, and a
+    `format` unknown to the compiler (such as OpenAPI's int64), which by the standard is an annotation."""
     if not isinstance(schema, Mapping):
         return schema
     tidy: dict[str, Any] = {}

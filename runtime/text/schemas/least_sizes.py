@@ -6,8 +6,8 @@ from typing import Any
 from palladio.runtime.text.schemas.json_schemas import resolve_reference
 from palladio.runtime.text.schemas.json_values import types_of_schema
 
-VALUE_SIZE = 8  # characters that a value counts as, whatever it is, with what stands beside it
-_MOST = 10**15  # more is not told apart
+VALUE_SIZE = 8  # characters that a value counts as, whatever it is, with its separators
+_MOST = 10**15  # larger sizes count as this one
 _COUNTED = {"minLength": "string", "pattern": "string", "minItems": "array", "minProperties": "object"}
 
 
@@ -27,7 +27,7 @@ class LeastSizes:
         self._known: dict[int, int] = {}
 
     def of(self, part: object) -> int:
-        """Of a value of this part of the schema."""
+        """The least characters of a value of this part of the schema."""
         if not isinstance(part, Mapping):
             return VALUE_SIZE
         if id(part) not in self._known:

@@ -34,7 +34,7 @@ def with_written_classes(pattern: str) -> str:
 
 
 def _opening_length(pattern: str, position: int) -> int:
-    """Of `[` with what follows it and is no end of the class: `[^`, `[]`, `[^]`."""
+    """Characters of `[` and what follows it without ending the class: `[^`, `[]`, `[^]`."""
     length = 2 if pattern.startswith("[^", position) else 1
     return length + pattern.startswith("]", position + length)
 

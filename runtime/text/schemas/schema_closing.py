@@ -1,4 +1,4 @@
-"""Which objects of a JSON schema hold no other properties than those that they list, though the schema does not say so.
+"""Objects of a JSON schema that allow no properties but the listed ones, though the schema does not say so.
 
 xgrammar's strict mode, SGLang's default, reads schemas like this. A small model that may add properties goes on adding
 them. An object stays open where closing it could leave no value at all: where another schema holds for the same value.
@@ -11,13 +11,13 @@ from palladio.runtime.text.schemas.json_schemas import all_schemas, resolve_refe
 
 _BRANCHES = ("allOf", "anyOf", "oneOf")
 _CONDITIONS = ("not", "if", "then", "else")
-# What says something about a value, beside its type and its bounds.
-_SAYING = frozenset(
+# Keywords that restrict a value, apart from its type and its bounds.
+_RESTRICTING = frozenset(
     {"$ref", "properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"}
     | {"required", "minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "enum", "const"}
     | {"items", "prefixItems", *_BRANCHES, *_CONDITIONS}
 )
-_OPEN_BESIDE = _SAYING & {
+_KEEPS_OPEN = _RESTRICTING & {
     *("$ref", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames", "enum", "const")
 }
 
@@ -30,7 +30,7 @@ def closed_objects(root: object) -> frozenset[int]:
 
 def _can_close(part: Mapping[str, Any]) -> bool:
     names = part.get("properties")
-    if not isinstance(names, Mapping) or not _OPEN_BESIDE.isdisjoint(part):
+    if not isinstance(names, Mapping) or not _KEEPS_OPEN.isdisjoint(part):
         return False
     least = part.get("minProperties")
     if isinstance(least, int) and least > len(names):
@@ -39,7 +39,7 @@ def _can_close(part: Mapping[str, Any]) -> bool:
 
 
 def _keeps_to(names: Mapping[str, Any], part: object) -> bool:
-    """Whether what holds beside the names speaks of no others."""
+    """Whether the other keywords name no further properties."""
     if not isinstance(part, Mapping):
         return True
     required, properties = part.get("required"), part.get("properties")
@@ -47,7 +47,7 @@ def _keeps_to(names: Mapping[str, Any], part: object) -> bool:
         return False
     if isinstance(properties, Mapping) and not properties.keys() <= names.keys():
         return False
-    if not _OPEN_BESIDE.isdisjoint(part):
+    if not _KEEPS_OPEN.isdisjoint(part):
         return False
     return all(_keeps_to(names, branch) for branch in _branches(part))
 
@@ -65,7 +65,7 @@ def _shared(root: object) -> set[int]:
     """The schemas that hold for a value together with others, and all within them."""
     open_ones: list[object] = []
     for _, part in all_schemas(root):
-        saying = _SAYING & part.keys()
+        saying = _RESTRICTING & part.keys()
         is_choice = len(saying) == 1 and not _is_several(part.get("allOf"))
         open_ones += [branch for branch in _branches(part) if not (is_choice and _is_reference(branch))]
         if "$ref" in saying and len(saying) > 1:
@@ -83,7 +83,7 @@ def _shared(root: object) -> set[int]:
 
 def _is_reference(part: object) -> bool:
     """Whether it is an alternative that stands in a place of its own, such as a model of a union."""
-    return isinstance(part, Mapping) and _SAYING & part.keys() == {"$ref"}
+    return isinstance(part, Mapping) and _RESTRICTING & part.keys() == {"$ref"}
 
 
 def _is_several(branches: object) -> bool:

@@ -1,4 +1,4 @@
-"""Keywords of JSON schemas that the compiler does not know, written in those that it knows, where that is exact.
+"""Keywords of JSON schemas that the compiler does not know, written in known ones, where that is exact.
 
 Each function takes a schema and returns one without the keyword; a ValueError says why there is none.
 """
@@ -198,12 +198,12 @@ def _opposites(condition: object, rest: Mapping[str, Any], root: object) -> list
     if not isinstance(condition, Mapping) or condition.keys() - known or condition.get("type", "object") != "object":
         raise ValueError('unimplemented key: "if" is supported for constants of properties and for required ones only')
     found: list[dict[str, Any]] = []
-    beside = rest.get("properties") if isinstance(rest.get("properties"), Mapping) else {}
+    properties_of_rest = rest.get("properties") if isinstance(rest.get("properties"), Mapping) else {}
     properties = condition.get("properties", {})
     for name, part in properties.items() if isinstance(properties, Mapping) else ():
         if listed_values(part, root) is None:
             raise ValueError(f'unimplemented key: "if" is supported for constants only, not for those of {name!r}')
-        same = beside.get(name) if isinstance(beside, Mapping) else None
+        same = properties_of_rest.get(name) if isinstance(properties_of_rest, Mapping) else None
         listed = listed_values(same, root)
         excluded = {"not": part} if listed is None else {"enum": listed, "not": part}
         try:
@@ -244,7 +244,7 @@ def with_named_properties(schema: Mapping[str, Any], root: object) -> dict[str, 
 
 
 def _pattern_of(rule: Mapping[str, Any]) -> str | None:
-    """Of texts with a pattern, or with lengths; None: more is asked of them."""
+    """The pattern of texts with a pattern or with lengths; None: the rule asks for more."""
     if rule.keys() == {"pattern"}:
         return rule["pattern"] if isinstance(rule["pattern"], str) else None
     least, most = rule.get("minLength", 0), rule.get("maxLength", "")
@@ -265,13 +265,13 @@ def with_plain_pattern(schema: Mapping[str, Any]) -> dict[str, Any]:
         return dict(schema)
     other = r"\S" if found["set"] is None else with_written_classes(f"[^{found['set']}]")
     others = schema.get("allOf")
-    beside = [*(others if isinstance(others, list) else ()), {"pattern": other}]
-    return {**schema, "pattern": f"^{found['rest']}", "allOf": beside}
+    all_of = [*(others if isinstance(others, list) else ()), {"pattern": other}]
+    return {**schema, "pattern": f"^{found['rest']}", "allOf": all_of}
 
 
 def without_unevaluated(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Without `unevaluatedProperties` and `unevaluatedItems`, where they allow all, or where nothing beside them says
-    anything of properties and items in another place."""
+    """Without `unevaluatedProperties` and `unevaluatedItems`, where they allow all, or where no other keyword describes
+    properties and items in another place."""
     part = dict(schema)
     for key, plain in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
         if part.get(key) in (True, {}):

@@ -93,7 +93,11 @@ def _cut_at_mark(rendered: str, text: str) -> str:
 
 @functools.lru_cache(maxsize=MAX_TEMPLATES)
 def compile_template(template: str) -> jinja2.Template:
-    """Raises: as check_template."""
+    """Compile a template.
+
+    Raises:
+        TemplateError, SyntaxError, RecursionError, MemoryError: it is malformed, or too much to compile.
+    """
     check_size(template)
     sandbox = TemplateSandbox(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
     sandbox.filters["tojson"] = _to_json

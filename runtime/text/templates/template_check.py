@@ -23,11 +23,11 @@ def check_template(template: str) -> None:
 
 
 def check_stored_template(template: object, what: str) -> None:
-    """Of a checkpoint, or of a flag. One that is merely malformed is left to the requests that need it.
+    """Check the template of a checkpoint or of a flag. A merely malformed one is left to the requests that need it.
 
     Args:
         template: one, several by name, or None.
-        what: it is, for messages.
+        what: what the template is, for messages.
 
     Raises:
         ConfigError: it is no text, or too much to compile.

@@ -149,7 +149,7 @@ def _counted_join(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pass_environment
 def _sum(environment: Environment, iterable: Iterable[Any], attribute: str | int | None = None, start: Any = 0) -> Any:
-    """Of numbers, and of lists with start=[]: each of their sums is a list of its own."""
+    """Sum numbers, or lists with start=[]: each sum is a new list."""
     of = None if attribute is None else make_attrgetter(environment, attribute)
     add, total = current_meter.get().add, start
     for item in ticked(iterable):

@@ -47,7 +47,7 @@ class Meter:
             self._next_pause = time.monotonic() + _PAUSE
 
     def add(self, size: int) -> None:
-        """So many characters are made.
+        """Charge for characters that are made.
 
         Raises:
             RenderLimitExceededError: they are too many.

@@ -73,7 +73,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
-        """Of what a template, a block or a macro writes."""
+        """Join what a template, a block or a macro writes."""
         add, kept = current_meter.get().add, []
         for piece in pieces:
             add(len(piece))
@@ -82,12 +82,12 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def join_texts(parts: Sequence[object]) -> str:
-        """Of the operator ~."""
+        """Apply the operator ~."""
         return "".join([str(measure(part)) for part in parts])
 
     @staticmethod
     def count_slice(part: Any) -> Any:
-        """Of a text or a list: short lists are not counted, as templates look at `messages[1:]` again and again."""
+        """Count a slice of a text or list; short lists are free, as templates often use `messages[1:]`."""
         if isinstance(part, str) or (isinstance(part, list | tuple) and len(part) > _MANY):
             current_meter.get().add(size_in_memory(part))
         return part
@@ -215,7 +215,7 @@ def _count_widths(text: str) -> None:
     """Counts what a format may pad.
 
     Raises:
-        RenderLimitExceededError: too much, or nobody knows.
+        RenderLimitExceededError: the size is too large or unknown.
     """
     if _LARGE_NUMBER.search(text):
         raise RenderLimitExceededError("it formats text with a width that is large or comes from a value")

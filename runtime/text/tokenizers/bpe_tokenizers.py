@@ -40,7 +40,12 @@ class Split:
 
 
 def byte_level(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], split: Split) -> Tokenizer:
-    """Args: vocabulary, merges: tokens as `as_characters` writes bytes."""
+    """A byte-level BPE tokenizer.
+
+    Args:
+        vocabulary: the id of each token, which is written as `as_characters` writes bytes.
+        merges: pairs of such tokens, the first ones first.
+    """
     tokenizer = Tokenizer(models.BPE(dict(vocabulary), list(merges), ignore_merges=split.whole_first))
     steps: list[Any] = []
     if split.splits_digits:

@@ -50,7 +50,7 @@ def read_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
     if len(kinds) != len(tokens):
         raise ValueError(f"{_KEY}token_type has {len(kinds)} entries for {len(tokens)} tokens")
     model, is_gemma = values.get(f"{_KEY}model"), str(values.get("general.architecture")).startswith("gemma")
-    if model == "llama" and is_gemma:  # runs of spaces are written as such, also those that are added tokens
+    if model == "llama" and is_gemma:  # runs of spaces are written as such, added tokens too
         tokens = [SPACE * len(token) if token and not token.strip(" ") else token for token in tokens]
     if model == "gpt2":
         tokenizer, adds_bos = _byte_level(values, tokens)

@@ -42,11 +42,11 @@ class PairPrompt:
 
 
 def pair_prompt(form: PairFormat, query: str, document: str, instruction: str | None = None) -> PairPrompt:
-    """The prompt of a pair. A query that brings a judge's prompt itself is joined with its document, as clients of vLLM
-    write it.
+    """The prompt of a pair. A query that brings a reranker's prompt itself is joined with its document, as clients of
+    vLLM write it.
 
     Args:
-        instruction: what a judge is told to look for; None: answers to a web search.
+        instruction: what a reranker looks for; None: answers to a web search.
     """
     if form == "paired" and JUDGE_MARK not in query:
         return PairPrompt("", document, "", query)

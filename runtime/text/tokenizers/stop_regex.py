@@ -15,7 +15,7 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.parameter_checks import STOP_REGEX
+from palladio.runtime.interface.request.sampling_params import STOP_REGEX
 
 MAX_POSITIONS = 256  # in a pattern with its repetitions written out
 _MAX_REMEMBERED = 4096  # steps of a pattern
@@ -114,7 +114,7 @@ class StopPattern:
         raise _wrong(self.text, f"holds what cannot be followed in a stream ({str(code).lower()})")
 
     def _leaf(self, code: Any, value: Any, flags: int) -> _Leaf:
-        """Whether a character is one of those that an item stands for."""
+        """Return a function that says whether a character matches an item."""
         if code is codes.ANY:
             return (lambda _: True) if flags & re.DOTALL else (lambda character: character != "\n")
         key = _class_of(value if code is codes.IN else [(code, value)]), flags & _TEXT_FLAGS & ~re.VERBOSE

@@ -1,6 +1,7 @@
-"""Stop strings: the first of several strings in a stream of text, however it is cut into pieces."""
+"""Strings in a stream of text, however it is cut into pieces: stop strings, and the marks that readers look for."""
 
 import functools
+import re
 from collections.abc import Sequence
 
 _ROOT = 0
@@ -19,7 +20,7 @@ class StopStrings:
     @classmethod
     @functools.lru_cache(maxsize=16)
     def of(cls, strings: tuple[str, ...]) -> "StopStrings":
-        """Of a request: all of its samples look for the same ones."""
+        """The automaton of a request's stop strings, shared by its samples."""
         return cls(strings)
 
     def __init__(self, strings: Sequence[str]) -> None:
@@ -135,3 +136,41 @@ class StopStringMatcher:
         """What is held back, at the end of the stream."""
         held, self._held, self._node = self._held, "", _ROOT
         return held
+
+
+class Marks:
+    """A set of strings to look for; where two begin at the same place, the longer one is found. It never changes.
+
+    Attributes:
+        longest: characters of the longest one.
+    """
+
+    @classmethod
+    @functools.lru_cache(maxsize=64)
+    def of(cls, *marks: str) -> "Marks":
+        """The marks for strings that most requests look for."""
+        return cls(marks)
+
+    def __init__(self, marks: Sequence[str]) -> None:
+        self._marks = tuple(sorted(set(marks), key=len, reverse=True))
+        self._search = re.compile("|".join(map(re.escape, self._marks))).search
+        self._first = frozenset(mark[0] for mark in self._marks)
+        self.longest = max(map(len, self._marks), default=1)
+
+    def may_begin_in(self, text: str) -> bool:
+        """Whether the text has a character with which one of them begins."""
+        return not self._first.isdisjoint(text)
+
+    def find(self, text: str, begin: int, end: int | None = None) -> tuple[int, str] | None:
+        """Position and string of the first one between `begin` and `end`."""
+        found = self._search(text, begin, len(text) if end is None else end)
+        return None if found is None else (found.start(), found.group())
+
+    def hold_from(self, text: str, begin: int) -> int:
+        """Where, from `begin` on, the end of the text may still become one of them; else the text's length."""
+        for start in range(max(begin, len(text) - self.longest + 1), len(text)):
+            if text[start] in self._first:
+                tail = text[start:]
+                if any(len(mark) > len(tail) and mark.startswith(tail) for mark in self._marks):
+                    return start
+        return len(text)

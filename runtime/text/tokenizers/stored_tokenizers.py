@@ -141,7 +141,11 @@ def _read_sentencepiece(file: Path, config: Mapping[str, Any]) -> StoredTokenize
 
 
 def _by_rank(ranks: Sequence[bytes], pattern: str, *, before: Sequence[str] = ()) -> Tokenizer:
-    """Args: before: tokens that have the first numbers."""
+    """A byte-level tokenizer whose merges follow from the tokens' ranks.
+
+    Args:
+        before: tokens that have the first numbers.
+    """
     vocabulary = {as_characters(token): number for number, token in enumerate(ranks)}
     merges = merges_by_rank(vocabulary, range(len(ranks)))
     numbered = {name: number for number, name in enumerate(before)}
@@ -244,6 +248,6 @@ def _special(name: str) -> AddedToken:
 
 
 def _content(token: Any) -> str | None:
-    """Of a special token in tokenizer_config.json, which is a text or an object."""
+    """The text of a special token in tokenizer_config.json, which is a text or an object."""
     found = token.get("content") if isinstance(token, dict) else token
     return found if isinstance(found, str) and found else None

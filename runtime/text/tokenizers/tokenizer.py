@@ -16,10 +16,17 @@ from palladio.runtime.interface.native_panics import PanicGuard
 from palladio.runtime.text.templates.chat_renderer import MAX_SECONDS, render_template
 from palladio.runtime.text.templates.template_check import check_stored_template
 from palladio.runtime.text.templates.template_meter import RenderLimitExceededError
-from palladio.runtime.text.tokenizers.detokenizer import ByteDetokenizer, IncrementalDetokenizer, WindowDetokenizer
+from palladio.runtime.text.tokenizers.detokenizer import (
+    ByteDetokenizer,
+    IncrementalDetokenizer,
+    TokenBytes,
+    TokenKind,
+    WindowDetokenizer,
+    has_strip,
+    token_kind,
+)
 from palladio.runtime.text.tokenizers.gguf_tokenizer import read_tokenizer
 from palladio.runtime.text.tokenizers.stored_tokenizers import read_stored_tokenizer
-from palladio.runtime.text.tokenizers.token_bytes import TokenBytes, TokenKind, has_strip, token_kind
 from palladio.runtime.text.tokenizers.tokenizer_files import check_tokenizer_files, why_unusable
 from palladio.runtime.text.tokenizers.tokenizer_probe import check_divides, panics_as_errors
 
@@ -47,7 +54,7 @@ class Tokenizer:
     Attributes:
         vocab_size: number of tokens, added ones included.
         chat_template: the checkpoint's template, several by name, or None.
-        tekken_version: of Mistral's format of prompts, if the checkpoint tells it.
+        tekken_version: the version of Mistral's prompt format, if the checkpoint has it.
     """
 
     def __init__(self, hf_tokenizer: Any, tekken_version: int | None = None) -> None:
@@ -132,7 +139,7 @@ class Tokenizer:
 
     @functools.cached_property
     def is_harmony(self) -> bool:
-        """It has the special tokens of gpt-oss's messages."""
+        """Whether it has the special tokens of gpt-oss's messages."""
         return all(self.special_id(text) is not None for text in _HARMONY)
 
     @property
@@ -198,7 +205,7 @@ class Tokenizer:
 
     @_guarded
     def spans(self, text: str, add_special_tokens: bool = True) -> list[tuple[int, int]] | None:
-        """The characters of each of `encode`'s tokens, first and past the last; None: the tokenizer does not tell."""
+        """The characters of each of `encode`'s tokens, first and past the last; None: the tokenizer cannot say."""
         if self._fast is None:
             return None
         found: list[tuple[int, int]] = self._fast.encode(text, add_special_tokens=add_special_tokens).offsets
@@ -342,7 +349,7 @@ class Tokenizer:
             ) from error
 
     def _token_of(self, token_id: int) -> str | None:
-        """As the vocabulary has it."""
+        """A token as the vocabulary has it; None: no such id."""
         token: str | None = self._hf.convert_ids_to_tokens(token_id) if 0 <= token_id < self.vocab_size else None
         return token
 

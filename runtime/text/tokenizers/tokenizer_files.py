@@ -15,7 +15,7 @@ from palladio.runtime.text.templates.template_limits import MAX_TEMPLATE_BYTES
 MAX_ADDED_TOKENS: Final = 70_000
 """Published tokenizers have up to 65,800 (those of models that speak); transformers takes 0.1 ms of CPU for each."""
 MAX_TOKEN: Final = 4096  # characters of an added token
-MAX_COUNT: Final = 4096  # of layers and labels in a config.json beside a tokenizer: transformers makes lists of them
+MAX_COUNT: Final = 4096  # of layers and labels in a tokenizer's config.json: transformers makes lists of them
 
 _MOST_SHOWN: Final = 1000  # characters of what a library says
 _PATTERNS: Final = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "additional_chat_templates/*.jinja")
@@ -42,7 +42,11 @@ def check_tokenizer_files(folder: Path) -> None:
 
 
 def check_tokenizer_file(folder: Path, file: Path) -> None:
-    """One of them. Raises: as check_tokenizer_files."""
+    """Check one file.
+
+    Raises:
+        CheckpointError: see check_tokenizer_files.
+    """
     name = str(file.relative_to(folder))
     if file.suffix == ".jinja":
         most = MAX_TEMPLATE_BYTES
@@ -77,7 +81,7 @@ def _check_added(file: Path, content: Any) -> None:
 
 
 def _texts(found: Any) -> Iterator[str]:
-    """Of added tokens: by number, by name, or in a list, as texts or as objects with their content."""
+    """Texts of added tokens, which come by number, by name, or in a list, as texts or objects with their content."""
     entries: Iterable[Any] = ()
     if isinstance(found, dict):
         entries = (key if isinstance(value, int) else value for key, value in found.items())
@@ -89,7 +93,7 @@ def _texts(found: Any) -> Iterator[str]:
 
 
 def _check_counts(file: Path, content: Any) -> None:
-    """Of a model that need not be served here: a tokenizer may be another one's."""
+    """Check the counts in the config of a model that need not be served: the tokenizer may be another model's."""
     level = [content]
     while level:
         objects = [each for each in level if isinstance(each, dict)]
@@ -100,7 +104,11 @@ def _check_counts(file: Path, content: Any) -> None:
 
 
 def why_unusable(path: Path, error: Exception) -> str:
-    """Args: error: that reading the tokenizer of a directory, or of a GGUF file, has raised."""
+    """Why a tokenizer cannot be used, in a line.
+
+    Args:
+        error: the error of reading the tokenizer of a directory or of a GGUF file.
+    """
     if not path.is_dir() and not path.is_file():
         return "no such directory"
     if path.is_dir() and not any(next(path.glob(pattern), None) for pattern in _FORMS):

@@ -1,4 +1,4 @@
-"""What a server has of batches, without HTTP, for tests."""
+"""The batch parts of a server, without HTTP, for tests."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from tests.http.storage.blobs.pieces import one_piece
 
 
 class Server:
-    """What a server has of batches, on a storage."""
+    """The batch parts of a server, on a storage."""
 
     def __init__(
         self,

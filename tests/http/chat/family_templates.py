@@ -1,5 +1,5 @@
-"""How families write a turn of the assistant, as chat templates: reasoning, content and tool calls in the forms that
-their own templates document. Only what an answer is made of; the rest of a prompt is short."""
+"""Chat templates of families' assistant turns: reasoning, content and tool calls in the forms that their own templates
+document. Only the parts of an answer; the rest of a prompt is short."""
 
 import dataclasses
 from typing import Any
@@ -16,15 +16,16 @@ ARGUMENTS = {"city": 'Zürich "Süd"\n<b> [1]', "days": 3, "where": {"ids": [1, 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """
+    """A family's template.
+
     Attributes:
-        model_type: of config.json.
-        template: of whole conversations.
-        tools, reasoning: names of the parsers that are found by themselves; None: nothing is separated.
+        model_type: model_type of config.json.
+        template: template of whole conversations.
+        tools, reasoning: names of the parsers that are chosen automatically; None: nothing is separated.
         kwargs: variables of the template.
-        num_calls: that an answer may have.
+        num_calls: calls that an answer may have.
         has_reasoning, has_content: whether answers with calls have them.
-        ends: what ends a turn, which no server shows.
+        ends: text that ends a turn, which no server shows.
     """
 
     model_type: str
@@ -39,7 +40,12 @@ class Family:
 
 
 def turns(user: str, assistant: str, prompt: str) -> str:
-    """Args: assistant: writes the message `m`; prompt: begins the assistant's turn."""
+    """Make a template.
+
+    Args:
+        assistant: writes the message `m`.
+        prompt: begins the assistant's turn.
+    """
     return (
         "{%- for m in messages -%}{%- if m.role == 'user' -%}"
         + user
@@ -52,13 +58,21 @@ def turns(user: str, assistant: str, prompt: str) -> str:
 
 
 def each_call(text: str, before: str = "", after: str = "") -> str:
-    """Args: text: writes the function `f` of a call."""
+    """Make a loop over calls.
+
+    Args:
+        text: writes the function `f` of a call.
+    """
     loop = "{%- for call in m.tool_calls -%}{%- set f = call.function -%}" + text + "{%- endfor -%}"
     return "{%- if m.tool_calls -%}" + before + loop + after + "{%- endif -%}"
 
 
 def each_argument(text: str) -> str:
-    """Args: text: writes the argument `k` with the value `v`, strings as they are."""
+    """Make a loop over arguments.
+
+    Args:
+        text: writes the argument `k` with the value `v`, strings as they are.
+    """
     value = "{%- set v = value if value is string else value | tojson -%}"
     return "{%- for k, value in f.arguments.items() -%}" + value + text + "{%- endfor -%}"
 

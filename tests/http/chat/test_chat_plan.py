@@ -12,15 +12,15 @@ from palladio.http.generation.model_facts import FactsKeeper, ModelFacts
 from palladio.http.ollama.ollama_chat import OllamaChat
 from palladio.http.ollama.protocol_ollama import OllamaChatRequest
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.rendering import ChatPrompt, Conversation
+from palladio.http.prompts.text_encoding import ChatPrompt, Conversation
 from palladio.http.responses import response_chat
 from palladio.http.responses.protocol_responses import ResponseRequest
 from palladio.http.responses.response_items import input_items
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.wire.field_warnings import WarningList, Warnings
+from palladio.http.wire.fields import WarningList, Warnings
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from tests.fake_engine import MODEL, FakeEngine
 
 NONE = Warnings(are_errors=False)

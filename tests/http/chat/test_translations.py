@@ -15,7 +15,7 @@ from palladio.http.responses import response_chat, response_object, response_run
 from palladio.http.responses.protocol_responses import InputTokensRequest, ResponseRequest
 from palladio.http.responses.response_chat import Conversation, ResponseChat
 from palladio.http.responses.response_items import chat_messages, input_items
-from palladio.http.wire.field_warnings import NONE_PASS, WarningList
+from palladio.http.wire.fields import NONE_PASS, WarningList
 from palladio.http.wire.protocol import WireModel
 from palladio.http.wire.protocol_chat import ChatRequest
 from tests.http.generation.test_sampling import attributes_read

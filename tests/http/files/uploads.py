@@ -18,6 +18,6 @@ def names(storage: Storage) -> set[str]:
 
 
 def start_work(http: httpx.Client) -> None:
-    """What `serve` does at its start, and other servers with their first batch."""
+    """Start the worker, as `serve` does at its start, and other servers with their first batch."""
     body = {"input_file_id": upload(http).json()["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
     http.post("/v1/batches", json=body).raise_for_status()

@@ -9,9 +9,8 @@ import httpx
 import pytest
 
 from palladio.http.prompts.chat_template import ChatTemplate
-from palladio.http.prompts.rendering import Conversation, encode_chat
 from palladio.http.prompts.template_format import TemplateFacts, load_template
-from palladio.http.prompts.text_encoding import TextEncoder
+from palladio.http.prompts.text_encoding import Conversation, TextEncoder, encode_chat
 from palladio.http.settings.http_config import HttpConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

@@ -39,7 +39,7 @@ class Model:
         )
 
     def allowed(self, grammar: Grammar, text: str) -> tuple[str, bool]:
-        """How much of the text the grammar takes, and whether the output may end there."""
+        """Return the part of the text that the grammar accepts, and whether the output may end there."""
         matcher = self.backend.compile(grammar).new_matcher().native
         ids = self.fast.encode(text, add_special_tokens=False).ids
         count = matcher.try_consume_tokens(ids)

@@ -23,8 +23,7 @@ from palladio.runtime.interface.outputs.request_trace import (
     SnapshotHit,
 )
 from palladio.runtime.interface.outputs.timeline import TimelineKind
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from tests.docs.test_api_docs import names, paths_of, rows
 from tests.fake_engine import CACHED_TOKENS, FakeEngine

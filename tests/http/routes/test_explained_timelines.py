@@ -17,8 +17,7 @@ from palladio.http.wire.protocol import SamplingFields
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
 from palladio.runtime.interface.outputs.timeline import MAX_BYTES, RECORD_BYTES, Timeline, TimelineRecord
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from tests.fake_engine import FakeEngine
 from tests.fake_timeline import BEGINNING, PROMPT

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from palladio.runtime.interface.errors import DeadlineError, OverloadedError
-from palladio.runtime.interface.request.request_options import MAX_SALT_LENGTH, RequestOptions
+from palladio.runtime.interface.request.generation_request import MAX_SALT_LENGTH, RequestOptions
 from tests.fake_engine import MODEL, FakeEngine
 
 USER = [{"role": "user", "content": "hi"}]

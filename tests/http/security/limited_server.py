@@ -17,7 +17,11 @@ from palladio.runtime.front.requests.engine_protocol import EngineClient
 
 @contextlib.contextmanager
 def limited_server(engine: EngineClient, **flags: object) -> Iterator[tuple[str, int]]:
-    """Its address. Args: flags: HttpConfig's."""
+    """Run a server, and yield its address.
+
+    Args:
+        flags: HttpConfig's.
+    """
     config = HttpConfig(port=0, **flags)
     storage = Storage.temporary()
     app = create_app(engine, config, storage=storage)

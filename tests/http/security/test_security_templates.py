@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from palladio.http.prompts import rendering
+from palladio.http.prompts import text_encoding
 
 HOSTILE = {
     "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
@@ -22,7 +22,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_others_are_served_meanwhile(serve, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "MAX_SECONDS", 0.4)
+    monkeypatch.setattr(text_encoding, "MAX_SECONDS", 0.4)
     template = tmp_path / "hostile.jinja"
     template.write_text(HOSTILE[name])
     messages = [{"role": "user", "content": "x"}] * (2000 if name == "messages" else 1)

@@ -1,4 +1,4 @@
-"""What models write when they call tools, in each family's format: shared by the tests of parsers and grammars."""
+"""Texts of models that call tools, in each family's format: shared by the tests of parsers and grammars."""
 
 import dataclasses
 from typing import Any

@@ -19,7 +19,7 @@ from palladio.http.prompts.tool_history import HISTORY_VALUES, ToolHistory
 from palladio.http.responses.response_items import chat_messages
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.body import FIELD_COST, LIST_COST, NESTED_VALUES, JsonMeter, read_json
-from palladio.http.wire.field_warnings import NONE_PASS, WarningList
+from palladio.http.wire.fields import NONE_PASS, WarningList
 from palladio.http.wire.protocol import WireModel
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

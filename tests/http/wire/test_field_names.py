@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from palladio.http.wire.errors import error_body
-from palladio.http.wire.field_map import FieldMap, message_paths
-from palladio.http.wire.field_warnings import NONE_PASS, WarningList, Warnings
+from palladio.http.wire.fields import NONE_PASS, FieldMap, WarningList, Warnings, message_paths
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from tests.fake_engine import FakeEngine
 

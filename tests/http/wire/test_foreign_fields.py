@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.wire.field_warnings import MAX_WARNINGS
+from palladio.http.wire.fields import MAX_WARNINGS
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.embedding import EmbeddingSpec

@@ -7,7 +7,7 @@ import pytest
 
 from palladio.http.anthropic.anthropic_messages import AnthropicConversation
 from palladio.http.anthropic.protocol_anthropic import CountTokensRequest
-from palladio.http.wire.field_warnings import WarningList, Warnings
+from palladio.http.wire.fields import WarningList, Warnings
 from palladio.http.wire.protocol import UnreadFields
 from tests.fake_engine import MODEL
 from tests.http.conftest import Serve
@@ -69,7 +69,7 @@ def test_answers_can_be_sent_back(http: httpx.Client) -> None:
 
 def test_null_and_hints_are_no_unread_fields() -> None:
     warnings = WarningList(Warnings(are_errors=False))
-    UnreadFields(warnings).tell({"a": 1, "b": None, "cache_control": {}}, "messages.0", {"a"})
+    UnreadFields(warnings).report({"a": 1, "b": None, "cache_control": {}}, "messages.0", {"a"})
     assert warnings.found.fields() == {}
 
 

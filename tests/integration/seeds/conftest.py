@@ -30,14 +30,15 @@ def port(server: Server) -> str:
 
 @pytest.fixture
 def client(port: str) -> Iterator[openai.Client]:
-    """As the documents make it."""
+    """Make a client as the documents do."""
     with openai.Client(base_url=f"http://127.0.0.1:{port}/v1", api_key="None") as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def thinking_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
-    """Of a reasoning parser: with a model that thinks `REASONING`, then answers `ANSWER`, as its template lets it."""
+    """Start servers of a reasoning parser, with a model that thinks `REASONING`, then answers `ANSWER`, as its template
+    lets it."""
     folder = tmp_path_factory.mktemp("thinking")
     tokenizer = Tokenizer.load(build_tiny_tokenizer(folder / "tokenizer"))
 

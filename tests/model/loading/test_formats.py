@@ -13,7 +13,7 @@ import pytest
 from palladio.model.base.errors import ConfigError
 from palladio.model.base.sharding import make_mesh
 from palladio.model.config.config import ModelConfig, read_model_dir
-from palladio.model.config.quantization_config import FILES_BESIDE
+from palladio.model.config.quantization_config import QUANT_FILES
 from palladio.model.functional import num_bytes
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import num_parameters, weight_bytes
@@ -248,7 +248,7 @@ def test_files_of_older_tools(name: str, content: dict[str, Any], expected: dict
     assert ModelConfig.from_hf(*read_model_dir(path)).weight_kinds.kind == WeightKind("float8_e4m3fn")
 
 
-@pytest.mark.parametrize("name", FILES_BESIDE)
+@pytest.mark.parametrize("name", QUANT_FILES)
 @pytest.mark.parametrize(
     "content",
     [

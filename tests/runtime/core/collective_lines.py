@@ -10,10 +10,11 @@ COLLECTIVE = re.compile(rf"= (.*?) ({_OPCODES})(?:-start)?\(.*")  # shapes, opco
 
 
 def collectives_by_kind(design: EnginePlan, only: Collection[str] | None = None) -> dict[str, list[re.Match[str]]]:
-    """Of one program of each kind, such as "forward prefill" or "sample greedy": its collectives' lines in the HLO.
+    """Return the HLO lines of the collectives of one program of each kind, such as "forward prefill" or "sample
+    greedy".
 
     Args:
-        only: kinds that are wanted; None: all.
+        only: the kinds to return; None: all.
     """
     found: dict[str, list[re.Match[str]]] = {}
     for key in design.programs.built.declared:

@@ -35,10 +35,11 @@ SHARED_MESHES = [[2, 8, 4], [8, 8, 1]]
 
 
 def answer_under_pressure(path: Path, family: str, *, mixed: bool) -> Collector:
-    """The last five prompts in chunks, pages of 4 tokens and a pool that is too small for them; then the last one
-    twice: "alone" with 8 tokens, and "again" from the prefix cache.
+    """Answer the last five prompts in chunks, with pages of 4 tokens and a pool that is too small for them; then the
+    last one twice: "alone" with 8 tokens, and "again" from the prefix cache.
 
-    Args: mixed: decoding rows share steps with chunks.
+    Args:
+        mixed: decoding rows share steps with chunks.
     """
     chosen = prompts_of(family)[-5:]
     core = create_core(
@@ -100,8 +101,8 @@ def compare_meshes(folder: str, family: str) -> dict[str, float]:
 
 
 def compare_converted(folder: str, out: str) -> int:
-    """To be called where there are 8 devices: how many arrays a converted checkpoint has on one device and on 8, equal
-    bit for bit to those of the safetensors, on the same devices."""
+    """Return how many arrays of a converted checkpoint, on one device and on 8, equal those of the safetensors on the
+    same devices, bit for bit. Needs 8 devices."""
     path, to, count = Path(folder), Path(out), 0
     config = ModelConfig.from_hf(*read_model_dir(path))
     orbax_weights.convert(path, to, config, "float32", lambda *step: None)

@@ -47,7 +47,11 @@ def seen(collector: Collector, names: list[str]) -> dict[str, Any]:
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any], *, num_logprobs: int) -> None:
-    """Args: num_logprobs: more than so many have to be there."""
+    """Compare two results.
+
+    Args:
+        num_logprobs: there must be more logprobs than this.
+    """
     assert found["tokens"] == expected["tokens"]
     assert all(expected["tokens"].values())
     assert found["ids"] == expected["ids"]

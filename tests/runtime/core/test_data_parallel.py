@@ -13,10 +13,9 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.messages.engine_stats import EngineStats
 from palladio.runtime.interface.messages.stats_report import describe_stats
-from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.outputs.token_output import by_request
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.grammar_spec import Grammar
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from tests.many_devices import call_with_devices
 from tests.runtime.core import mesh_requests

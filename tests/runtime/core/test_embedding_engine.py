@@ -19,8 +19,7 @@ from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.outputs.token_output import TokenOutput
 from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS, EmbeddingSpec
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from tests.model.make_goldens import GOLDENS, prompts
 from tests.runtime.tiny_engine import FLAGS, TinyEngine
 from tests.tiny_model import make_checkpoint, write_json

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling import scheduler
 from tests.properties import examples
 from tests.runtime.tiny_engine import (

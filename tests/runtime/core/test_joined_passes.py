@@ -8,10 +8,10 @@ import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
-from palladio.runtime.core.plan.sizing import MAX_SHORT_PASS_BYTES, joined_passes
+from palladio.runtime.core.plan.sizing import joined_passes
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.outputs.token_output import by_request
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from tests.runtime.tiny_engine import Collector, Outcome, TinyEngine, create_core, random_prompt, record_batches
 
 SIZES = (1, 4, 8)  # two requests and three are padded
@@ -162,9 +162,8 @@ def test_a_request_that_comes_waits_for_the_steps_under_way_alone(engine: TinyEn
 def test_which_engines_make_several_passes() -> None:
     config = EngineConfig.from_flags({"model_path": "x"})
     cpu = PlatformDefaults.of("cpu")
-    assert joined_passes(config, cpu, MAX_SHORT_PASS_BYTES // 2) == MOST
-    assert joined_passes(config, cpu, MAX_SHORT_PASS_BYTES) == 4
-    assert joined_passes(config, cpu, MAX_SHORT_PASS_BYTES + 1) == 1
+    short = cpu.short_pass_bytes
+    assert [joined_passes(config, cpu, size) for size in (short // 2, short, short + 1)] == [MOST, 4, 1]
     for platform in ("gpu", "tpu"):
         assert joined_passes(config, PlatformDefaults.of(platform), 1000) == 1
     for flags in (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from palladio.runtime.core.start.aot_compile import compile_ahead
-from palladio.runtime.core.watch.recompile_counter import RecompileCounter
+from palladio.runtime.core.watch.step_counters import RecompileCounter
 from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.execution.device_executor import DeviceExecutor
 from palladio.runtime.execution.programs import programs

@@ -11,7 +11,7 @@ import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.state.radix_node import page_keys
 from tests.runtime.tiny_engine import Collector, Outcome, TinyEngine, generate, random_prompt
 

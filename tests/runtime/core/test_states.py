@@ -117,7 +117,7 @@ def core_on(folder: str, dp_size: int, tp_size: int, **flags: Any) -> EngineCore
 
 def run_and_reset(core: EngineCore) -> dict[str, list[int]]:
     """Tokens of requests of which all are computed anew in the middle, since the device has lost its state."""
-    collector, cache = Collector(core), core._runner.programs.design.shape.cache
+    collector, cache = Collector(core), core._runner.shape.cache
     for number in range(4):
         collector.add(str(number), prompts_of("qwen3_next")[-1 - number], max_tokens=12)
     for _ in range(6):
@@ -142,7 +142,7 @@ def run_and_reset(core: EngineCore) -> dict[str, list[int]]:
 
 def kept_by(core: EngineCore) -> tuple[Any, ...]:
     """The states of each layer that has any."""
-    return core._runner.programs.design.shape.cache.states(core._runner.executor.state.kv_cache)
+    return core._runner.shape.cache.states(core._runner.executor.state.kv_cache)
 
 
 def run_on(folder: str, dp_size: int, tp_size: int) -> dict[str, list[int]]:
@@ -178,7 +178,7 @@ def run_three_kinds(folder: str) -> list[dict[str, list[int]]]:
         with patch.object(cache_groups, "MOST_PADDING", -1.0):
             masked = core_on(folder, 1, 1, **flags)
         core = core_on(folder, 2, 2, **flags)
-    one, groups = (each._runner.programs.design.shape.cache.groups for each in (masked, core))
+    one, groups = (each._runner.shape.cache.groups for each in (masked, core))
     assert (one.num_tables, one.states) == (1, (0,))
     assert [group.window for group in groups.groups] == [None, WINDOW]
     assert (groups.tables, groups.states) == ([(1,), (2,)], (0,))

@@ -14,10 +14,10 @@ import pytest
 
 from palladio.runtime.grammar.backend import BackendSettings
 from palladio.runtime.grammar.cache import MAX_KEPT, MAX_KEPT_TEXT, Compilation
+from palladio.runtime.grammar.check_protocol import CheckLimits
+from palladio.runtime.grammar.checker import TooExpensiveError
 from palladio.runtime.grammar.compiler import GrammarCompiler
 from palladio.runtime.grammar.cost import is_surely_cheap
-from palladio.runtime.grammar.judge import TooExpensiveError
-from palladio.runtime.grammar.judge_protocol import JudgeLimits
 from palladio.runtime.grammar.llguidance_backend import LlguidanceBackend
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, OverloadedError
@@ -49,14 +49,14 @@ class Backend:
         raise AssertionError
 
 
-class FakeJudge:
+class FakeChecker:
     """Every grammar takes as many seconds of CPU, and bytes, as its text says."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.released = threading.Event()
 
-    def judge(self, grammar: Grammar, limits: JudgeLimits) -> int:
+    def check(self, grammar: Grammar, limits: CheckLimits) -> int:
         self.asked.append(grammar.text)
         seconds, num_bytes = (float(word) for word in grammar.text.split()[:2])
         if seconds > limits.cpu_seconds:
@@ -75,16 +75,16 @@ def expensive(seconds: float, num_bytes: int = 0, name: str = "") -> Grammar:
 
 
 @pytest.fixture
-def judge() -> FakeJudge:
-    return FakeJudge()
+def checker() -> FakeChecker:
+    return FakeChecker()
 
 
 @pytest.fixture
-def make(judge: FakeJudge) -> Any:
+def make(checker: FakeChecker) -> Any:
     made = []
 
     def make(**options: Any) -> GrammarCompiler:
-        made.append(GrammarCompiler(Backend, judge, **options))
+        made.append(GrammarCompiler(Backend, checker, **options))
         return made[-1]
 
     yield make
@@ -108,8 +108,8 @@ def test_plain_grammars_wait_for_no_expensive_ones(make: Callable[..., GrammarCo
     assert not any(compilation.result.done() for compilation in hostile)
 
 
-def test_judged_ones_of_others_get_their_turn(make: Callable[..., GrammarCompiler]) -> None:
-    """Behind a hundred that each take all the time that they may: in the quick lane, and in the slow one."""
+def test_checked_ones_of_others_are_not_delayed(make: Callable[..., GrammarCompiler]) -> None:
+    """Behind a hundred that each take all the time that they may: in the quick pool, and in the slow one."""
     compiler = make(max_cpu_seconds=0.5)
     hostile = [compiler.compile(expensive(100, name=str(number)), "mallory") for number in range(100)]
     assert elapsed([compiler.compile(expensive(0.0), "alice")]) < 3.0
@@ -124,50 +124,50 @@ def test_a_few_of_the_same_owner_do_not_keep_the_next_one(make: Callable[..., Gr
     assert not any(compilation.result.done() for compilation in hostile)
 
 
-def test_what_is_too_expensive_is_told_and_known(make: Callable[..., GrammarCompiler], judge: FakeJudge) -> None:
+def test_what_is_too_expensive_is_refused_and_known(make: Callable[..., GrammarCompiler], checker: FakeChecker) -> None:
     compiler = make(max_cpu_seconds=0.2)
     error = compiler.compile(expensive(100)).result.exception(60)
     assert isinstance(error, InvalidRequestError)
     assert "takes more than 0.2 s, or 64 MiB of memory, to compile: " in str(error)
     assert error.param == "grammar"
-    num_asked = len(judge.asked)
-    for number in range(600):  # until it is forgotten but for its verdict
+    num_asked = len(checker.asked)
+    for number in range(600):  # until it is forgotten but for its result
         compiler.compile(Grammar("regex", f"a{number}")).result.result(60)
     assert isinstance(compiler.compile(expensive(100)).result.exception(60), InvalidRequestError)
-    assert len(judge.asked) == num_asked
+    assert len(checker.asked) == num_asked
 
 
-def test_the_message_names_what_to_simplify(make: Callable[..., GrammarCompiler], judge: FakeJudge) -> None:
+def test_the_message_names_what_to_simplify(make: Callable[..., GrammarCompiler], checker: FakeChecker) -> None:
     schema = {"properties": {"x": {"type": "string", "pattern": "a"}, "n": {"type": "array", "minItems": 5000}}}
     grammar = Grammar("json_schema", json.dumps(schema))
-    judge.judge = lambda grammar, limits: (_ for _ in ()).throw(TooExpensiveError)  # type: ignore[method-assign]
+    checker.check = lambda grammar, limits: (_ for _ in ()).throw(TooExpensiveError)  # type: ignore[method-assign]
     error = str(make().compile(grammar).result.exception(60))
     assert "#/properties/x/pattern" in error
     assert "#/properties/n/minItems" in error
 
 
-def test_what_nobody_waits_for_is_not_gone_on_with(make: Callable[..., GrammarCompiler], judge: FakeJudge) -> None:
+def test_what_no_request_waits_for_is_not_compiled(make: Callable[..., GrammarCompiler], checker: FakeChecker) -> None:
     compiler = make(max_cpu_seconds=1.0)
     grammars = [expensive(100, name=str(number)) for number in range(12)]
     compilations = [compiler.compile(grammar) for grammar in grammars]
-    while len(judge.asked) < 12:  # all once, some of them again
+    while len(checker.asked) < 12:  # all once, some of them again
         time.sleep(0.01)
     for grammar, compilation in zip(grammars, compilations, strict=True):
         compiler.give_up(grammar, compilation)
     elapsed(compilations)
-    assert len(judge.asked) < 18
+    assert len(checker.asked) < 18
 
 
-def test_a_judge_without_time_is_no_verdict(make: Callable[..., GrammarCompiler], judge: FakeJudge) -> None:
-    def busy(grammar: Grammar, limits: JudgeLimits) -> int:
+def test_a_check_without_an_answer_is_no_result(make: Callable[..., GrammarCompiler], checker: FakeChecker) -> None:
+    def busy(grammar: Grammar, limits: CheckLimits) -> int:
         raise OverloadedError("busy")
 
-    working, judge.judge = judge.judge, busy  # type: ignore[method-assign]
+    working, checker.check = checker.check, busy  # type: ignore[method-assign]
     compiler = make()
     compilation = compiler.compile(expensive(0))
     assert isinstance(compilation.result.exception(60), OverloadedError)
     compiler.give_up(expensive(0), compilation)  # as the queue does when its requests have heard of it
-    judge.judge = working  # type: ignore[method-assign]
+    checker.check = working  # type: ignore[method-assign]
     assert compiler.compile(expensive(0)).result.exception(60) is None
 
 
@@ -216,7 +216,7 @@ def test_bytes_in_use_count_until_the_output_ends(make: Callable[..., GrammarCom
     assert compiler.num_bytes == 0
 
 
-def test_flushing_frees(make: Callable[..., GrammarCompiler], judge: FakeJudge) -> None:
+def test_flushing_frees(make: Callable[..., GrammarCompiler], checker: FakeChecker) -> None:
     compiler = make()
     compiler.compile(expensive(0, 10 * MIB)).result.result(60)
     assert compiler.num_bytes == 10 * MIB
@@ -224,7 +224,7 @@ def test_flushing_frees(make: Callable[..., GrammarCompiler], judge: FakeJudge) 
     gc.collect()
     assert (compiler.num_bytes, compiler.num_kept) == (0, 0)
     compiler.compile(expensive(0, 10 * MIB)).result.result(60)
-    assert len(judge.asked) == 2
+    assert len(checker.asked) == 2
 
 
 def growth_and_rest(folder: str) -> tuple[int, int]:
@@ -299,12 +299,12 @@ def test_an_engine_under_hostile_schemas(tiny: TinyEngine) -> None:
     }
     pattern = Grammar("json_schema", '{"type": "string", "pattern": "^(yes|no)$"}')
     requests["plain"] = {"prompt": random_prompt(6), "grammar": Grammar("regex", "(yes|no)"), "max_tokens": 20}
-    requests["judged"] = {"prompt": random_prompt(6), "grammar": pattern, "max_tokens": 20}
+    requests["checked"] = {"prompt": random_prompt(6), "grammar": pattern, "max_tokens": 20}
     collector = run(tiny, requests)
     for name in hostile:
         assert (collector.finish[name].type, collector.finish[name].status) == ("abort", 400)
         assert "at #: " in str(collector.finish[name].message)
-    assert {collector.finish[name].type for name in ("plain", "judged")} == {"stop"}
+    assert {collector.finish[name].type for name in ("plain", "checked")} == {"stop"}
     core = collector.core
     assert core.stats().grammar_bytes > 0
     core.flush_cache()

@@ -22,7 +22,7 @@ def free_address() -> tuple[str, int]:
 
 
 class Ends:
-    """What a host was told to end with."""
+    """The way in which a host must end."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []

@@ -51,7 +51,11 @@ LLAMA_LIKE = COMMON | {"hidden_act": "silu", "max_position_embeddings": 32768, "
 
 
 def relative(architecture: str, model_type: str, vocab: int, *sizes: int) -> dict[str, Any]:
-    """Args: sizes: hidden and intermediate, layers, heads, key-value heads."""
+    """Make the config.json of a relative.
+
+    Args:
+        sizes: hidden and intermediate, layers, heads, key-value heads.
+    """
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
     found = dict(zip(names, sizes, strict=True)) | {"architectures": [architecture], "model_type": model_type}
     return LLAMA_LIKE | found | {"vocab_size": vocab, "head_dim": 128}
@@ -70,7 +74,11 @@ DELTA: dict[str, Any] = {  # every fourth layer has attention, with heads of 256
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """Attributes: billions: of parameters, as published; without layers that predict further tokens."""
+    """A published model.
+
+    Attributes:
+        billions: billions of parameters, as published; without layers that predict further tokens.
+    """
 
     config: dict[str, Any]
     billions: float

@@ -28,10 +28,8 @@ from palladio.runtime.interface.messages.calls import (
 from palladio.runtime.interface.messages.engine_state import EngineFailed, LoadProgress
 from palladio.runtime.interface.messages.engine_stats import EngineStats, HistogramData, RankStats
 from palladio.runtime.interface.outputs.request_trace import RequestTimes
-from palladio.runtime.interface.outputs.step_tokens import PlainTokens
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.outputs.token_output import FinishReason, PlainTokens, TokenLogprob, TokenOutput
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.codec import from_engine_codec, to_engine_codec
 from palladio.runtime.process.engine_child import EarlyEngine

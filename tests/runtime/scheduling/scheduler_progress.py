@@ -1,4 +1,4 @@
-"""What a scheduler must do to get on, checked at each step of a simulation."""
+"""The progress that a scheduler must make, checked at each step of a simulation."""
 
 from collections.abc import Collection
 
@@ -10,12 +10,12 @@ PREEMPTION_THRESHOLD = 10
 
 
 class Progress:
-    """Each step samples for somebody, or computes a part of a prompt that nobody takes away again before somebody has a
-    token. In detail:
+    """Each step samples for a request, or computes a part of a prompt that is not taken away again before some request
+    gets a token. In detail:
 
-    - Who loses its pages loses them to running requests, when these are short of memory; or to a waiting request that
-      it gives way to, and that runs from now on.
-    - Nobody loses them twice unless somebody has got a token, has come or has gone in between.
+    - A request loses its pages to running requests, when these are short of memory; or to a waiting request that it
+      gives way to, and that runs from now on.
+    - No request loses them twice unless some request has got a token, has come or has gone in between.
     - So tokens come within as many steps as there are tokens to compute, those of victims counted twice.
     """
 
@@ -29,7 +29,7 @@ class Progress:
         self._num_done = 0
 
     def begin(self) -> None:
-        """Somebody has come or gone, the cache was flushed, or the device has lost all."""
+        """Begin again: a request has come or gone, the cache was flushed, or the device has lost all."""
         requests = [*self._scheduler.running, *self._scheduler.waiting]
         self._num_retractions = {request: request.num_retractions for request in requests}
         self._victims.clear()
@@ -60,7 +60,11 @@ class Progress:
         self._num_short = len(scheduler.retractor.retractions)
 
     def check_step(self, num_done: int) -> None:
-        """After the step's tokens have been read. Args: num_done: tokens and ends, since the start."""
+        """Check a step after its tokens have been read.
+
+        Args:
+            num_done: tokens and ends, since the start.
+        """
         self._num_steps = 0 if num_done > self._num_done else self._num_steps + 1
         self._num_done = num_done
         requests = [*self._scheduler.running, *self._scheduler.waiting]

@@ -8,19 +8,17 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 
 from palladio.runtime.execution.batch.reading import num_scored
-from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput, by_request
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.prompt_parts import Media
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.batch.buckets import Buckets, SchedulerLimits
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduling.batch.step_rows import SampledRows, ScheduledRow
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch, ScheduledRow
 from palladio.runtime.scheduling.cache.cache_manager import CacheManager
 from palladio.runtime.scheduling.policy.batch_share import BatchShare
 from palladio.runtime.scheduling.policy.waiting_queue import WaitingQueue
 from palladio.runtime.scheduling.scheduler import Scheduler
+from palladio.runtime.scheduling.state.new_tokens import SampledRows
 from palladio.runtime.scheduling.state.page_groups import PageGroups, SnapshotSlots, WindowGroup
 from palladio.runtime.scheduling.state.request import Request, RequestStatus
 from tests.runtime.scheduling.scheduler_progress import PREEMPTION_THRESHOLD, Progress

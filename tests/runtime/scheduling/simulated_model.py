@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
-from palladio.runtime.scheduling.batch.step_rows import ScheduledRow
+from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledRow
 
 EOS = 7
 
@@ -82,7 +82,7 @@ class Part:
     drafts: list[int] = dataclasses.field(default_factory=list)
 
     def content(self, row: ScheduledRow, position: int) -> tuple[str | None, tuple[object, ...]]:
-        """What is written at a position: the salt, and all tokens up to there or what stands in their place."""
+        """Return the content of a position: the salt, and all tokens up to it or what stands in their place."""
         tokens: list[object] = list(self.tokens[: position + 1])
         for part in row.request.given.media:
             for place in range(part.start, min(part.stop, position + 1)):

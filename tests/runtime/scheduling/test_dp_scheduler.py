@@ -5,12 +5,10 @@ from typing import Any
 
 from palladio.runtime.core.watch.step_logger import StepLogger
 from palladio.runtime.interface.messages.engine_stats import EngineStats
-from palladio.runtime.interface.outputs.step_tokens import by_request
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.outputs.token_output import by_request
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
-from palladio.runtime.scheduling.batch.scheduled_batch import JointStep
-from palladio.runtime.scheduling.batch.step_rows import ScheduledRow
+from palladio.runtime.scheduling.batch.scheduled_batch import JointStep, ScheduledRow
 from palladio.runtime.scheduling.dp_router import DataParallelRouter
 from palladio.runtime.scheduling.dp_scheduler import DataParallelScheduler
 from palladio.runtime.scheduling.policy.batch_share import BatchShare
@@ -180,6 +178,7 @@ def test_a_request_that_has_moved_still_ends_in_time_and_only_once() -> None:
     assert driver.scheduler.rank_of("moved") == 1
     request.given = dataclasses.replace(request.given, received=-1e12)
     for scheduler in driver.scheduler.schedulers:
+        assert scheduler._deadlines is not None
         scheduler._deadlines._heap = [(0.0, name, late) for _, name, late in scheduler._deadlines._heap]
     (output,) = driver.scheduler.expire()
     assert output.request_id == "moved"

@@ -3,7 +3,7 @@
 import pytest
 
 from palladio.runtime.core import engine_core
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.policy.retractor import MAX_FRUITLESS, Retractor
 from palladio.runtime.scheduling.state.request import Request

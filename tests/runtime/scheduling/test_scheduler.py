@@ -7,7 +7,7 @@ import pytest
 
 from palladio.runtime.interface.errors import OverloadedError
 from palladio.runtime.interface.outputs.token_output import TokenOutput
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.policy.deadlines import Deadlines
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 from palladio.runtime.interface.outputs.token_output import FinishReason
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from tests.properties import examples
 from tests.runtime.scheduling.scheduler_sim import Simulation, check

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from palladio.runtime.interface.outputs.step_tokens import PlainTokens, one_by_one
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, PlainTokens, TokenOutput, one_by_one
 from tests.runtime.scheduling.scheduler_sim import SMALL, Simulation
 
 

@@ -68,7 +68,12 @@ class Flaky:
 
 
 class MemoryBucket(BucketBlobs):
-    """Attributes: flaky: makes its calls fail. memory: its objects."""
+    """A bucket in memory.
+
+    Attributes:
+        flaky: makes its calls fail.
+        memory: its objects.
+    """
 
     def __init__(self) -> None:
         self.flaky, self.memory = Flaky(), obstore.store.MemoryStore()

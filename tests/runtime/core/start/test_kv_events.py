@@ -12,7 +12,7 @@ from palladio.runtime.core.start import build_scheduler
 from palladio.runtime.core.start.kv_events import open_events
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.cache.tree_events import TreeEvents
 from tests.runtime.kv_consumer import DECODER, Consumer
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt

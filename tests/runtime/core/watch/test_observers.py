@@ -6,7 +6,7 @@ from typing import Any
 from palladio.runtime.core.engine_core import EngineCore
 from palladio.runtime.core.watch.step_observer import StepObserver
 from palladio.runtime.interface.messages.engine_stats import EngineStats
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.state.request import Request
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from palladio.runtime.core.engine_core import EngineCore
-from palladio.runtime.core.watch.timeline_recorder import LEAST_IDLE
+from palladio.runtime.core.watch.timeline_recorder import LEAST_IDLE, Moment, WatchedRequest
 from palladio.runtime.interface.messages.model_messages import SetPause
 from palladio.runtime.interface.outputs.timeline import Timeline, TimelineRecord
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
+from palladio.runtime.scheduling.state.request import RequestStatus
 from tests.runtime.tiny_engine import Collector, TinyEngine, random_prompt
 
 ASKS = RequestOptions(timeline=True)
@@ -82,6 +83,19 @@ def test_retraction_and_what_is_waited_for(tiny: TinyEngine) -> None:
         told = sum(record.seconds for record in records if record.kind == "queued" and record.reason == "memory")
         assert told == pytest.approx(collector.traces[f"r{i}"].waits.memory, abs=0.05)
     assert {"memory", "slots"} <= reasons
+
+
+@pytest.mark.parametrize(("gap", "kinds_of_both"), [(5.0, ["idle", "retracted"]), (LEAST_IDLE / 2, ["retracted"])])
+def test_a_gap_before_a_retraction_is_idle_time(gap: float, kinds_of_both: list[str]) -> None:
+    trace = SimpleNamespace(retractions=[SimpleNamespace(tokens=7)])
+    request: Any = SimpleNamespace(num_retractions=1, trace=trace, status=RequestStatus.WAITING)
+    watched = WatchedRequest(request, received=100.0, done=103.0, compiled=0.0, reason="", is_queued=False)
+    watched.retract(Moment(103.0 + gap, 0.0), "memory")
+    records = list(watched.news)
+    assert kinds(records) == kinds_of_both
+    assert (records[-1].tokens, records[-1].seconds) == (7, 0.0)
+    assert records[-1].start == pytest.approx(3.0 + gap)
+    assert sum(record.seconds for record in records) == pytest.approx(gap if len(records) == 2 else 0.0)
 
 
 def test_drafts(drafting: TinyEngine) -> None:

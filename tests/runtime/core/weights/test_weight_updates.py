@@ -18,7 +18,7 @@ from palladio.runtime.core.plan.memory import DeviceMemory
 from palladio.runtime.core.weights import weight_loader
 from palladio.runtime.interface.messages.calls import ControlReply
 from palladio.runtime.interface.messages.model_messages import ModelMessage, SetPause, SetReleased, UpdateWeights
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from tests.many_devices import call_with_devices
 from tests.runtime.tiny_engine import Collector, create_core, generate, random_prompt
 from tests.tiny_model import make_checkpoint

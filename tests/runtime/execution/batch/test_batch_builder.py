@@ -19,9 +19,8 @@ from palladio.runtime.execution.sampling.sampler import SampleOutput
 from palladio.runtime.interface.outputs.token_output import TokenLogprob, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
-from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
-from palladio.runtime.scheduling.batch.step_rows import DecodeRows, SampledRows, ScheduledRow
-from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE, take_tokens
+from palladio.runtime.scheduling.batch.scheduled_batch import DecodeRows, ScheduledBatch, ScheduledRow
+from palladio.runtime.scheduling.state.new_tokens import NOT_FINITE, SampledRows, take_tokens
 from palladio.runtime.scheduling.state.request import Request
 from palladio.runtime.scheduling.state.running import RunningRequests
 

@@ -6,7 +6,7 @@ import pytest
 from palladio.runtime.execution.compiled.out_of_memory import compile_advice, is_out_of_memory, step_advice
 from palladio.runtime.execution.compiled.program_cache import ProgramError
 from palladio.runtime.execution.programs.program import ProgramKey
-from palladio.runtime.execution.programs.sampling_programs import Sample
+from palladio.runtime.execution.programs.step_programs import Sample
 from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.calls import Shutdown

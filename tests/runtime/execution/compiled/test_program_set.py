@@ -14,7 +14,7 @@ from palladio.model.loading.load_model import abstract_model
 from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey, StaticModel
-from palladio.runtime.execution.programs.sampling_programs import Sample
+from palladio.runtime.execution.programs.step_programs import Sample
 from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.execution.state.proposer import NgramProposer
 from palladio.runtime.interface.request.embedding import Pooling

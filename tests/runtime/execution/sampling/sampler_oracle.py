@@ -1,4 +1,4 @@
-"""What the sampler is tested against: float64, by sorting; and how its arguments are made."""
+"""The oracle of the sampler: float64, by sorting; and makers of its arguments."""
 
 import dataclasses
 

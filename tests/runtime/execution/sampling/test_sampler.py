@@ -264,3 +264,22 @@ def test_split_seed(seed):
 def test_split_seed_rejects_what_64_bits_cannot_hold(seed):
     with pytest.raises(ValueError, match="seed must be"):
         split_seed(seed)
+
+
+@pytest.mark.parametrize("tier", ["greedy", "random"])
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [
+        ({100: 9.0, 101: 9.0, 300: 9.0}, 100),
+        ({127: 9.0, 128: 9.0}, 127),
+        ({400: 9.0, 399: 9.0, 512: 9.0}, 399),
+        ({130: -0.0, 140: 0.0, 700: 0.0}, 130),  # -0 equals 0
+        ({700: 0.0, 710: -0.0}, 700),
+    ],
+    ids=str,
+)
+def test_a_greedy_row_takes_the_lowest_of_equals(tier, best, expected):
+    logits = np.full((2, 777), -5.0, np.float32)
+    logits[:, list(best)] = list(best.values())
+    batch = make_batch({"temperature": 0.0}, {"top_k": 1})
+    assert jit_sample(logits, SamplerState.allocate(2, 777), batch, tier=tier)[0].token_ids.tolist() == [expected] * 2

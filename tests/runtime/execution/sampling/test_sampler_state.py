@@ -7,15 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from palladio.runtime.execution.programs.sampling_programs import slot_rules
-from palladio.runtime.execution.sampling.sampler_state import (
-    MAX_SUPPRESSED_IDS,
-    SamplerState,
-    SlotTokens,
-    reset_slot,
-)
-from palladio.runtime.interface.request.parameter_checks import MAX_LOGPROB_IDS
-from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS
+from palladio.runtime.execution.programs.step_programs import slot_rules
+from palladio.runtime.execution.sampling.sampler_state import MAX_SUPPRESSED_IDS, SamplerState, SlotTokens, reset_slot
+from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROB_IDS
 
 V, L = 50, 8
 jit_reset = jax.jit(reset_slot, donate_argnames="state")

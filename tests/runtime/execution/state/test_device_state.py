@@ -9,7 +9,7 @@ PAGES = 16_384  # of 4 KiB
 
 
 def test_a_pool_costs_what_is_written_to_it_and_reads_as_zeros(tiny):
-    shape = tiny.core()._runner.executor.programs.design.shape
+    shape = tiny.core()._runner.shape
     before = private_bytes()
     (pool,) = shape.allocate_cache(PAGES)
     assert pool.nbytes == 64 * 2**20

@@ -23,7 +23,7 @@ from palladio.runtime.interface.errors import (
     InvalidRequestError,
 )
 from palladio.runtime.interface.outputs.token_output import FinishReason
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.transport import ThreadTransport
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

@@ -8,8 +8,7 @@ from palladio.runtime.front.requests.request_table import RequestTable
 from palladio.runtime.front.requests.samples import SampleProcessor
 from palladio.runtime.interface.messages.calls import StepOutputs
 from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.outputs.step_tokens import PlainTokens
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenOutput
+from palladio.runtime.interface.outputs.token_output import FinishReason, PlainTokens, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer

@@ -19,10 +19,14 @@ from palladio.runtime.interface.errors import (
 from palladio.runtime.interface.messages.calls import StepOutputs
 from palladio.runtime.interface.outputs.request_output import RefusedOutputError
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace, WaitTimes
-from palladio.runtime.interface.outputs.step_tokens import PlainTokens, by_request
-from palladio.runtime.interface.outputs.token_output import FinishReason, TokenLogprob, TokenOutput
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.outputs.token_output import (
+    FinishReason,
+    PlainTokens,
+    TokenLogprob,
+    TokenOutput,
+    by_request,
+)
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 DEAD = EngineDeadError("killed")

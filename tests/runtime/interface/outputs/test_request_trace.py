@@ -19,9 +19,8 @@ from palladio.runtime.interface.outputs.request_trace import (
     SnapshotHit,
     WaitTimes,
 )
-from palladio.runtime.interface.outputs.step_tokens import NewTokens, by_request
-from palladio.runtime.interface.outputs.token_output import TokenOutput
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.outputs.token_output import NewTokens, TokenOutput, by_request
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.policy.queue_time import QueueTime

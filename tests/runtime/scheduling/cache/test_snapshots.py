@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.cache.radix_cache import RadixCache
 from palladio.runtime.scheduling.state.page_groups import SnapshotSlots
 from palladio.runtime.scheduling.state.radix_node import page_keys

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from palladio.runtime.interface.errors import OverloadedError
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from palladio.runtime.scheduling.batch.scheduled_batch import ScheduledBatch
 from palladio.runtime.scheduling.policy.batch_share import BatchShare
@@ -144,20 +144,22 @@ def test_others_pay_no_more_than_was_said(slowdown: float) -> None:
 
 
 def test_what_others_paid_before_does_not_count() -> None:
-    share = BatchShare(0.2)
+    share, requests = BatchShare(0.2), ["foreground", "background"]
+    share.watch(requests)
     sim = Simulation(num_pages=60)
     sim.add("a", PROMPT, 50, ignore_eos=True)
     for _ in range(10):
         sim.step()
-    share.count(1, background=False)
-    share.count(1, background=True)
+    share.count(1)
     for batch in sim.batches:
         share.note(batch, 1.0, BUCKETS)
     assert share.order(0) == ("background", "foreground")
-    for background in (True, False):
-        share.count(-1, background=background)
+    for change in (1, 0):  # what ends, and what comes again, is the background request, then the other one
+        requests.pop()
+        share.count(-change)
         share.order(0)
-        share.count(1, background=background)
+        requests.append("again")
+        share.count(change)
         assert share.order(0) == ("foreground", "background")
         for batch in sim.batches:
             share.note(batch, 1.0, BUCKETS)
@@ -209,24 +211,25 @@ def test_each_step_lasts_from_the_end_of_the_one_before(monkeypatch: pytest.Monk
     now, share, step, seconds = [0.0], BatchShare(0.0), background_step(), []
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     monkeypatch.setattr(share, "note", lambda step, lasted, buckets: seconds.append(lasted))
-    share.count(1, background=True)
+    share.count(1)
     for dispatched, read in ((0.5, 1.5), (1.0, 2.0), (2.0, 5.0), (2.5, 6.5), (9.0, 9.25)):
         now[0] = read
         share.measure(step, dispatched, BUCKETS)
     assert seconds == [0.5, 3.0, 1.5, 0.25], "of the first one, when it began to run is not known"
     for background_comes in (-1, 1):
-        share.count(background_comes, background=True)
+        share.count(background_comes)
     now[0] = 20.0
     share.measure(step, 10.0, BUCKETS)
     assert len(seconds) == 4
 
 
 def test_spare_time_ends_before_the_step_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, share, step = [10.0], BatchShare(0.0), background_step()
+    now, share, step, requests = [10.0], BatchShare(0.0), background_step(), ["background"]
+    share.watch(requests)
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     share.note(step, 1.0, BUCKETS)
     assert share.spare_seconds(step, 10.0, BUCKETS) == 0.0, "no step may wait"
-    share.count(1, background=True)
+    share.count(1)
     assert share.spare_seconds(step, 10.0, BUCKETS) == pytest.approx(0.8)
     now[0] = 10.5
     assert share.spare_seconds(step, 10.0, BUCKETS) == pytest.approx(0.3)
@@ -236,7 +239,7 @@ def test_spare_time_ends_before_the_step_does(monkeypatch: pytest.MonkeyPatch) -
     now[0] = 12.0
     assert share.spare_seconds(step, 10.5, BUCKETS) == 0.0
     now[0] = 11.0
-    share.count(1, background=False)
+    requests.append("foreground")
     assert share.spare_seconds(step, 10.5, BUCKETS) == 0.0, "others do not wait"
 
 

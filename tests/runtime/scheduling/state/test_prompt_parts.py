@@ -6,8 +6,8 @@ import random
 import pytest
 
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.interface.request.prompt_parts import Media, PromptPart, join_parts, text_ids
-from palladio.runtime.interface.request.request_options import RequestOptions
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.state.radix_node import page_keys
 from tests.runtime.scheduling.scheduler_sim import Simulation

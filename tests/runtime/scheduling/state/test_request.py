@@ -9,8 +9,7 @@ import pytest
 
 from palladio.runtime.grammar.constraint import Constraint
 from palladio.runtime.interface.outputs.request_trace import DecodeSteps
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.scheduling.policy.kv_budget import NewTokenRatio
 from palladio.runtime.scheduling.state.new_tokens import take_tokens

@@ -6,7 +6,7 @@ import pytest
 from palladio.runtime.interface.outputs.request_trace import DecodeSteps
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.sampling_params import SamplingParams
-from palladio.runtime.scheduling.batch.step_rows import DecodeRows
+from palladio.runtime.scheduling.batch.scheduled_batch import DecodeRows
 from palladio.runtime.scheduling.state.request import Request
 from palladio.runtime.scheduling.state.running import RunningRequests, SteadyRows
 from tests.counted_calls import counted_calls

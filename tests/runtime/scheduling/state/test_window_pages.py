@@ -2,7 +2,7 @@
 
 import pytest
 
-from palladio.runtime.interface.request.request_options import RequestOptions
+from palladio.runtime.interface.request.generation_request import RequestOptions
 from palladio.runtime.scheduling.cache.radix_cache import RadixCache
 from palladio.runtime.scheduling.state.page_groups import WindowGroup
 from palladio.runtime.scheduling.state.radix_node import PageKey, RadixNode, page_keys

