@@ -152,7 +152,7 @@ def warn_of_strict(body: ToolFields, warnings: WarningList) -> None:
     Raises:
         InvalidRequestError: warnings are errors (--unknown-fields refuse).
     """
-    message = "{param}: strict has no effect: the model's response template tells no grammar of its calls"
+    message = "{param}: strict has no effect: the model's response template has no grammar for its calls"
     error = InvalidRequestError.of(
         message, param="functions" if body.functions else "tools", code="unsupported_parameter"
     )

@@ -182,7 +182,7 @@ class ToolPlan:
         if combined is None:
             why = "JSON is how this model writes calls" if answer.kind == "json_schema" else "only a JSON schema does"
             if self.is_read_by_template:
-                why = "its response template tells no grammar of them"
+                why = "its response template has no grammar for them"
             message = '{field} does not go together with {param} that the model may call: {why}; use {choice} "none"'
             fields = {"field": field, "choice": "tool_choice"}
             raise InvalidRequestError.of(message, param="tools", fields=fields, why=why)
@@ -201,8 +201,8 @@ def _held(function: Function) -> Function:
 def _cannot_force(param: str) -> InvalidRequestError:
     """What forces a call to a model whose response template reads calls that are no JSON."""
     message = (
-        "{param}: no call can be forced: the response template of this model reads calls that are not JSON, and tells "
-        'no grammar of them; use "auto", or start the server with another --tool-call-parser'
+        "{param}: no call can be forced: the response template of this model reads calls that are not JSON, and has "
+        'no grammar for them; use "auto", or start the server with another --tool-call-parser'
     )
     return InvalidRequestError.of(message, param=param, code="unsupported_parameter")
 

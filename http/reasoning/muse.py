@@ -7,7 +7,7 @@ from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
 from palladio.http.reasoning.harmony import MESSAGE, START, Channels, HarmonyParser, Kind, last_message
 from palladio.http.reasoning.reasoning_parser import ReasoningParser
 from palladio.runtime.interface.request.grammar_spec import Thinking
-from palladio.runtime.text.tokenizers.detokenizer import Marks
+from palladio.runtime.text.tokenizers.stop_strings import Marks
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 NEXT, END = "<|eom|>", "<|eot|>"  # after a message that others follow, and after the last one

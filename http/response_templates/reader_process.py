@@ -82,7 +82,7 @@ def _answers(
         try:
             found = parser.finalize()[1] if message["ends"] else parser.feed(message["text"])
             events = translation.events(found)
-        except ValueError:  # a call that cannot be read: nothing after it can be told
+        except ValueError:  # a call that cannot be read: what comes after it has no certain field
             yield {"failed": True}
             return
         yield {"events": events, "held": translation.num_unread + len(parser._buffer) - parser._pos}
@@ -107,7 +107,7 @@ class EventTranslation:
         return sum(map(len, self._raw))
 
     def skip(self, events: list[dict[str, Any]]) -> None:
-        """Of the prompt: a region that it leaves open goes on in the sample."""
+        """Take the events of the prompt: a region that it leaves open goes on in the sample."""
         self.events(events)
         self._raw.clear()
 
@@ -137,9 +137,9 @@ class EventTranslation:
             text = self._space + (text if self._has_text else text.lstrip())
             body = text.rstrip()
             self._space, text = text[len(body) :], body
-        return self._told(name, text)
+        return self._written(name, text)
 
-    def _told(self, name: str, text: str) -> list[Event]:
+    def _written(self, name: str, text: str) -> list[Event]:
         kind = _kind(name)
         if not text or kind is None:
             return []
@@ -155,7 +155,7 @@ class EventTranslation:
             return [["call", *call, raw] for call in _calls(value)] or [["content", raw]]
         if self._is_streamed(name):
             return []
-        return self._told(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        return self._written(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _kind(field: str) -> str | None:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 Event = tuple[Literal["reasoning", "content"], str] | tuple[Literal["call"], str, str, str]
 
 CPU_SECONDS = 0.5  # for one piece of a sample
-_PATIENCE = 20.0  # seconds that an answer may take over that, as on a busy machine
+_EXTRA_SECONDS = 20.0  # that an answer may take beyond its CPU time, as on a busy machine
 _START_SECONDS = 60.0
 _MAX_LINE = 1 << 28  # bytes of an answer
 _CODE = (
@@ -50,11 +50,16 @@ class TemplateReaders:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None: there is none."""
+        """The process id; None: there is no process."""
         return None if self._process is None else self._process.pid
 
     def reader(self, spec: ResponseSpec, prefix: str, tools: Sequence[dict[str, Any]]) -> "SampleReader":
-        """Of one sample. Args: prefix: the prompt; tools: as the chat template gets them."""
+        """Make the reader of one sample.
+
+        Args:
+            prefix: the prompt.
+            tools: as the chat template gets them.
+        """
         return SampleReader(self, spec, {"prefix": prefix, "tools": tools}, self._cpu_seconds)
 
     def connect(self, spec: ResponseSpec) -> socket.socket:
@@ -173,7 +178,7 @@ class SampleReader:
     async def _answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """None: there is none."""
         try:
-            async with asyncio.timeout(_PATIENCE + self._cpu + (0 if self._streams else _START_SECONDS)):
+            async with asyncio.timeout(_EXTRA_SECONDS + self._cpu + (0 if self._streams else _START_SECONDS)):
                 reader, writer = self._streams or await self._open()
                 writer.write(json.dumps(message).encode() + b"\n")
                 line = await reader.readline()

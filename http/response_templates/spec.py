@@ -58,7 +58,7 @@ class ResponseSpec:
             text,
             _tags(fields),
             _is_json(calls),
-            _specials(raw, tokenizer.special_texts),
+            _specials(raw, [text for text in tokenizer.added_texts if tokenizer.special_id(text) is not None]),
             tuple(name for name in fields if name not in known),
         )
 

@@ -54,7 +54,11 @@ class BareParser(JsonCallParser):
 
 
 class _BareCopy:
-    """Copies an object as JSON. Args: write: gets the pieces, which `closing` makes whole at any time."""
+    """Copies an object as JSON.
+
+    Args:
+        write: gets the pieces, which `closing` makes whole at any time.
+    """
 
     def __init__(self, reader: Reader, write: Callable[[str], None], mark: str) -> None:
         self._reader = reader

@@ -106,7 +106,7 @@ class GigaChat3Parser(TaggedJsonParser):
 
 
 class InklingParser(JsonCallParser):
-    """Each message has a mark that tells its kind; those of texts are dropped, and so is a name before a call's."""
+    """Each message has a mark of its kind; those of texts are dropped, and so is a name before a call's."""
 
     MESSAGE, TEXT = "<|message_model|>", "<|content_text|>"
     CALL, END = "<|content_invoke_tool_json|>", "<|end_message|>"

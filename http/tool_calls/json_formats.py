@@ -27,7 +27,11 @@ from palladio.http.tool_calls.tool_format import ToolFormat
 
 
 def json_begin(arguments_key: str, before: str = "") -> Callable[[str], str]:
-    """`{"name": …, "arguments": ` of a function, for CallSyntax. Args: before: members before the name."""
+    """Write `{"name": …, "arguments": ` of a function, for CallSyntax.
+
+    Args:
+        before: members before the name.
+    """
     return lambda name: f'{{{before}"name": {quoted(name)}, "{arguments_key}": '
 
 
@@ -64,7 +68,11 @@ def tagged(
 
 
 def deepseek(name: str, *, fenced: bool) -> ToolFormat:
-    """DeepSeek up to V3.1. Args: fenced: see DeepSeekParser."""
+    """The format of DeepSeek up to V3.1.
+
+    Args:
+        fenced: as DeepSeekParser has it.
+    """
     family = DeepSeekParser
     head, tail = (f"function{family.NAME_END}", "\n```json\n") if fenced else ("", family.NAME_END)
     syntax = CallSyntax(
@@ -113,7 +121,11 @@ def internlm() -> ToolFormat:
 
 
 def mistral(name: str, *, compact: bool) -> ToolFormat:
-    """Args: compact: as tokenizers with `[ARGS]` write it."""
+    """The format of Mistral.
+
+    Args:
+        compact: as tokenizers with `[ARGS]` write it.
+    """
     mark = "[TOOL_CALLS]"
     syntax = CallSyntax(
         begin=(lambda function: f"{function}[ARGS]") if compact else json_begin("arguments"),
@@ -221,5 +233,9 @@ MISTRAL_COMPACT = mistral("mistral", compact=True)
 
 
 def response_template(*, is_json: bool) -> ToolFormat:
-    """What a response template reads. Args: is_json: the calls that it reads are JSON, and so are forced ones."""
+    """The format that a response template reads.
+
+    Args:
+        is_json: the calls that it reads are JSON, and so are forced ones.
+    """
     return ToolFormat("response_template", PlainJsonParser, PLAIN_JSON.syntax, is_template=True, can_force=is_json)

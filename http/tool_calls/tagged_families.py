@@ -165,11 +165,17 @@ class ElementTags:
         )
 
     def name(self, head: str) -> str:
-        """Of the function. Raises MalformedCallError: it has none."""
+        """
+        Raises:
+            MalformedCallError: the function has no name.
+        """
         return self._name(head, self.attributes[0])
 
     def key(self, head: str) -> str:
-        """Of the parameter. Raises MalformedCallError: it has none."""
+        """
+        Raises:
+            MalformedCallError: the parameter has no name.
+        """
         return self._name(head, self.attributes[1])
 
     def is_string(self, head: str) -> bool | None:

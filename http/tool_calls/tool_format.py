@@ -16,7 +16,7 @@ class ToolFormat:
         name: of its parser.
         parser: makes the parser of one sample.
         syntax: for grammars.
-        reads_free_text: calls can be told from other text; else they are read only where a grammar forces one.
+        reads_free_text: calls can be distinguished from other text; else they are read only where a grammar forces one.
         new_id: makes the id of a call.
         is_template: a response template reads calls, not the parser, and gives no grammar for them: a forced call is in
             the syntax, and the parser reads it.

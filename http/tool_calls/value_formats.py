@@ -21,7 +21,11 @@ from palladio.http.tool_calls.tool_format import ToolFormat
 
 
 def functions_in_tags(name: str, opening: str, closing: str, *, gap: str) -> ToolFormat:
-    """Qwen3-Coder's elements between two tags. Args: gap: white space on both sides of a value."""
+    """Qwen3-Coder's elements between two tags.
+
+    Args:
+        gap: white space on both sides of a value.
+    """
     tags = ElementTags(
         before=(opening,),
         function="<function=",
@@ -104,7 +108,11 @@ def invoke(
 
 
 def dsml(name: str, block: str, prefix: str) -> ToolFormat:
-    """DeepSeek's elements, whose tags say which values are strings. Args: block: the tag around all calls."""
+    """DeepSeek's elements, whose tags say which values are strings.
+
+    Args:
+        block: the tag around all calls.
+    """
     return invoke(name, (f"<{block}>",), prefix, (f"</{block}>",), gap="\n", says_string=True)
 
 
@@ -217,7 +225,11 @@ def bare(name: str, marks: BareMarks) -> ToolFormat:
 
 
 def pythonic(name: str, tags: PythonTags, *, written: bool) -> ToolFormat:
-    """Args: written: the model always writes the tags."""
+    """The format of calls written as Python.
+
+    Args:
+        written: whether the model always writes the tags.
+    """
     syntax = CallSyntax(
         begin=lambda function: f"{function}(",
         end=")",

@@ -99,7 +99,11 @@ class Rules:
         return name
 
     def recursive(self, write: Callable[[str], str]) -> str:
-        """Names an expression that holds itself. Args: write: its name → the expression."""
+        """Name an expression that holds itself.
+
+        Args:
+            write: its name → the expression.
+        """
         place = len(self._rules)
         name = f"rule_{place}"
         self._rules.append("")

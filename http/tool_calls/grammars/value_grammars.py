@@ -109,7 +109,11 @@ def bare_arguments(quote: str) -> Callable[[Rules, Function], str]:
 
 
 def _bare_listing(quote: str, levels: int) -> "_Listing":
-    """Args: levels: of lists and objects; what is deeper is JSON."""
+    """How arguments with bare keys are listed.
+
+    Args:
+        levels: lists and objects within each other; deeper ones are JSON.
+    """
 
     def value(rules: Rules, schema: object, root: Mapping[str, Any]) -> str:
         types = types_of(schema, root) if levels else frozenset()
@@ -128,7 +132,11 @@ def _bare_listing(quote: str, levels: int) -> "_Listing":
 
 
 def _bare_value(rules: Rules, quote: str, types: frozenset[str]) -> str:
-    """Any value. Args: types: a list or an object, or either and scalars."""
+    """Write the expression of any value.
+
+    Args:
+        types: array, object or both: only values of these types; none: scalars as well.
+    """
     text = joined(rules.text(quote), rules.text_before(quote))
     scalar = rules.json({"type": ["number", "boolean", "null"]})
 
@@ -156,7 +164,11 @@ class _Listing:
 
 
 def _listed(rules: Rules, schema: Mapping[str, Any], listing: _Listing, root: Mapping[str, Any] | None = None) -> str:
-    """The required ones, then any of the others. Args: root: what references point into, if not the schema."""
+    """Write the required arguments, then any of the others.
+
+    Args:
+        root: what references point into, if not the schema.
+    """
     root = schema if root is None else root
     required = _required(schema)
     properties = _properties(schema)

@@ -53,7 +53,9 @@ class Tokenizer:
 
     Attributes:
         vocab_size: number of tokens, added ones included.
+        added_texts: how all added tokens, special or not, are written.
         chat_template: the checkpoint's template, several by name, or None.
+        response_template: how the checkpoint says that its answers are read, not checked; None: it does not.
         tekken_version: the version of Mistral's prompt format, if the checkpoint has it.
     """
 
@@ -70,6 +72,7 @@ class Tokenizer:
         added = hf_tokenizer.added_tokens_decoder
         self._added: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
         self._added_ids = {text: token_id for token_id, text in reversed(self._added.items())}
+        self.added_texts = tuple(self._added_ids)
         self._special = frozenset(i for i, token in added.items() if token.special) | set(hf_tokenizer.all_special_ids)
         self.vocab_size: int = len(hf_tokenizer)
         self._bytes = TokenBytes(
@@ -157,16 +160,6 @@ class Tokenizer:
     def added_id(self, text: str) -> int | None:
         """The id of the added token, special or not, that is written exactly like this, if there is one."""
         return self._added_ids.get(text)
-
-    @property
-    def added_texts(self) -> tuple[str, ...]:
-        """How all added tokens, special or not, are written."""
-        return tuple(self._added_ids)
-
-    @property
-    def special_texts(self) -> tuple[str, ...]:
-        """How the special tokens are written."""
-        return tuple(text for text, token_id in self._added_ids.items() if token_id in self._special)
 
     def to_json(self) -> str:
         """What its tokenizer.json holds, or would hold.
