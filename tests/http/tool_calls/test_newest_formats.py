@@ -256,7 +256,6 @@ def test_variations(name: str, text: str, expected: dict[str, Any] | None) -> No
             ("apertus", "apertus2509"),
         ),
         *(("minimax_m3", "minimax-m3"), ("deepseek_v4", "deepseekv4"), ("deepseek_v41", "deepseekv41")),
-        ("apertus", "apertus2509"),
     ],
 )
 def test_names_for_the_same_format(name: str, of: str) -> None:
