@@ -1,10 +1,10 @@
-"""What parsers of answers cost: CPU time a token of every tool-call format, reasoning family, and of a response template.
+"""What parsers of answers cost a token: every tool-call format, every reasoning family, and a response template.
 
     python benchmarks/serving/parsers.py --tokens 8000 --rounds 5
 
-A token is four characters. A text is prose and calls in turns (the samples of the tests), or a thought and an answer; each
-parser gets it token by token, as a stream brings it. Response templates are read by another process: their figure is the
-time from a token to its events, most of which is a way through two sockets.
+A token is four characters. A text is prose and calls in turns (the samples of the tests), or a thought and an answer.
+Each parser gets it token by token, as a stream brings it; the figure is CPU time. Another process reads by response
+templates: their figure is the time from a token to its events, most of which is the way there and back.
 """
 
 import argparse
