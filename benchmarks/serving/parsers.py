@@ -9,6 +9,7 @@ templates: their figure is the time from a token to its events, most of which is
 
 import argparse
 import asyncio
+import functools
 import json
 import statistics
 import sys
@@ -66,14 +67,14 @@ def read_reasoning(family: ReasoningFamily, pieces: list[str]) -> None:
 def of_formats(count: int, rounds: int) -> Iterator[tuple[str, float]]:
     for name in FORMATS:
         pieces = tokens(PROSE + SAMPLES[name].text + "\n", count)
-        yield name, microseconds(lambda pieces, name=name: read_calls(name, pieces), pieces, rounds)
+        yield name, microseconds(functools.partial(read_calls, name), pieces, rounds)
 
 
 def of_families(count: int, rounds: int) -> Iterator[tuple[str, float]]:
     for family in FAMILIES:
         opening, *others = family.specials
         pieces = tokens(opening + PROSE + "".join(others[:1]) + PROSE, count)
-        yield family.name, microseconds(lambda pieces, one=family: read_reasoning(one, pieces), pieces, rounds)
+        yield family.name, microseconds(functools.partial(read_reasoning, family), pieces, rounds)
 
 
 async def of_template(count: int, rounds: int) -> float:

@@ -115,7 +115,7 @@ def test_calls_that_are_not_json_cannot_be_forced(tagged: Served, choice: Any) -
 
 def test_strict_has_a_warning(served: Served) -> None:
     served.engine.reply = "Yes."
-    tools = [{"type": "function", "function": TOOLS[0]["function"] | {"strict": True}}]
+    tools = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}]
     answer = served.chat(tools=tools).json()
     assert [entry["param"] for entry in answer["warnings"]] == ["tools"]
     assert served.engine.calls[-1].params.grammar is None

@@ -207,7 +207,6 @@ def test_text_before_and_after(name: str) -> None:
     assert calls_of(read_cut_once(name, text)) == expected
 
 
-@pytest.mark.slow
 @by_name
 def test_every_text_cut_in_two_at_every_character(name: str) -> None:
     for text in (TEXTS[name].one, TEXTS[name].nested, SAMPLES[name].text, NO_CALL):
