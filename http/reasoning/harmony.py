@@ -19,6 +19,7 @@ Kind = Literal["reasoning", "content", "call"]
 
 _MAX_HEADER = 1024  # characters, <|message|> included
 _HEADER_END = Marks((MESSAGE,))
+_BODY_END = Marks((END, CALL, RETURN, START, CHANNEL))
 _find_channel = re.compile(r"<\|channel\|>\s*(\w+)").search
 _find_recipient = re.compile(r"\bto=([^\s<]+)").search
 
@@ -155,7 +156,7 @@ def _kind_of(header: str) -> Kind:
 _GPT_OSS = Channels(
     beginnings=(START, CHANNEL, MESSAGE, CONSTRAIN, "to="),
     closers=(END, CALL, RETURN),
-    ends=Marks((END, CALL, RETURN, START, CHANNEL)),
+    ends=_BODY_END,
     kind=_kind_of,
 )
 
