@@ -23,7 +23,8 @@ def _kind_of(header: str) -> Kind:
     return "reasoning" if recipient[1] == _SELF else "call"
 
 
-_MUSE = Channels(beginnings=(START, MESSAGE, "to="), closers=(NEXT, END), ends=Marks((NEXT, END, START)), kind=_kind_of)
+_BODY_END = Marks((NEXT, END, START))
+_MUSE = Channels(beginnings=(START, MESSAGE, "to="), closers=(NEXT, END), ends=_BODY_END, kind=_kind_of)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,9 +2,7 @@
 those that tag functions and parameters, such as Qwen3-Coder and all with `<invoke>`."""
 
 import dataclasses
-import functools
 import re
-from collections.abc import Callable
 
 from palladio.http.tool_calls.json_call import JsonCallParser
 from palladio.http.tool_calls.reading.named_values import NamedCallParser, NamedValues
@@ -190,16 +188,10 @@ class ElementTags:
     def _name(self, head: str, attribute: str) -> str:
         if not self.has_attributes:
             return head.strip()
-        found = _attribute(attribute)(head)
+        found = re.match(rf"""\s*{attribute}\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'/>]+))""", head)
         if found is None:
             raise MalformedCallError
         return found[1] or found[2] or found[3] or ""
-
-
-@functools.cache
-def _attribute(name: str) -> Callable[[str], re.Match[str] | None]:
-    """Matches it with its value."""
-    return re.compile(rf"""\s*{name}\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'/>]+))""").match
 
 
 class ElementParser(TaggedCallParser):
