@@ -76,7 +76,7 @@ def create_app(
     """Builds the application. The engine may still be starting: until it is ready, routes answer 503.
 
     The caller logs `app.state.access`, a line that says who may use the server, and what
-    `app.state.template_warnings` returns, once the engine is ready.
+    `app.state.template_warnings` returns, once the engine is ready. It closes `app.state.template_readers` at the end.
 
     Args:
         observer: default: what `observability` says.
@@ -127,6 +127,7 @@ def create_app(
     _add_responses(app, context)
     batches = _add_batches(app, context)
     _add_dashboard(app, context, batches)
+    app.state.template_readers = context.template_readers
     app.state.template_warnings = lambda: context.facts.template_warnings
     app.state.access = describe_access(config, callers)
     return app

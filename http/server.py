@@ -119,6 +119,7 @@ async def _serve_on(
                 await sampler.stop()
             server.end(at_once=stop.count > 1)
             await serving
+            app.state.template_readers.close()
             storage.close()
             observer.close()
 

@@ -66,6 +66,12 @@ def harmony_marks() -> None:
     assert harmony._BODY_END.find(f"x{harmony.CALL}", 0) == (1, harmony.CALL)
 
 
+def muse_marks() -> None:
+    from palladio.http.reasoning import muse
+
+    assert muse._BODY_END.find(f"x{muse.NEXT}", 0) == (1, muse.NEXT)
+
+
 def page_files() -> None:
     from palladio.http.pages.page_files import page_files
 
@@ -255,6 +261,7 @@ GROUPS: dict[str, dict[str, Use]] = {
         "runtime/process/event_publisher.py:EventPublisher.__init__ Context.instance": event_publisher,
         "http/reasoning/harmony.py:_HEADER_END": harmony_marks,
         "http/reasoning/harmony.py:_BODY_END": harmony_marks,
+        "http/reasoning/muse.py:_BODY_END": muse_marks,
     },
     "http": {
         "http/wire/protocol.py:_fields_elsewhere.below": fields_of_other_routes,

@@ -28,6 +28,8 @@ _OWN_PROCESS = "the process has this one task"
 _CACHE = "runtime/execution/compiled/persistent_cache.py"
 _DEVICE = "runtime/devices/device_choice.py"
 _LIBRARY = "pallas_kernels/cpu_native/library.py"
+_READER = "tests/http/response_templates/test_readers.py::test_a_pattern_without_end_is_ended"
+_READER_PROCESS = "http/response_templates/reader_process.py"
 _CHECK_PROCESS = "runtime/grammar/check_process.py"
 _MAIN = "runtime/process/engine_main.py"
 _LISTENERS = "runtime/execution/compiled/compile_monitor.py:CompileMonitor.__init__ jax.monitoring.register_event"
@@ -45,6 +47,7 @@ STATES: dict[str, State] = {
     ),
     "http/reasoning/harmony.py:_HEADER_END": State("its module", "it never changes", first("text")),
     "http/reasoning/harmony.py:_BODY_END": State("its module", "it never changes", first("text")),
+    "http/reasoning/muse.py:_BODY_END": State("its module", "it never changes", first("text")),
     "runtime/text/templates/chat_renderer.py:compile_template": State(_MADE, _PURE, first("text")),
     "runtime/text/tokenizers/stop_strings.py:Marks.of": State(_MADE, _PURE, first("text")),
     "runtime/text/tokenizers/stop_regex.py:read_pattern": State(_MADE, _PURE, first("text")),
@@ -176,6 +179,11 @@ STATES: dict[str, State] = {
     f"{_MAIN}:main faulthandler.enable": State("its main program", _OWN_PROCESS, _CHILD),
     f"{_MAIN}:main.create gc.freeze": State("its main program", _OWN_PROCESS, _ENGINE),
     f"{_MAIN}:main.create gc.set_threshold": State("its main program", _OWN_PROCESS, _ENGINE),
+    f"{_READER_PROCESS}:main signal.signal": State("its main program", _OWN_PROCESS, _READER),
+    f"{_READER_PROCESS}:main signal.setitimer": State("its main program", _OWN_PROCESS, _READER),
+    f"{_READER_PROCESS}:main os.nice": State("its main program", _OWN_PROCESS, _READER),
+    f"{_READER_PROCESS}:_read_in_child resource.setrlimit": State("a fork for one sample", _OWN_PROCESS, _READER),
+    f"{_READER_PROCESS}:_read_in_child signal.setitimer": State("a fork for one sample", _OWN_PROCESS, _READER),
     f"{_CHECK_PROCESS}:main signal.signal": State("its main program", _OWN_PROCESS, _CHECKER),
     f"{_CHECK_PROCESS}:main gc.freeze": State("its main program", _OWN_PROCESS, _CHECKER),
     f"{_CHECK_PROCESS}:main os.nice": State("its main program", _OWN_PROCESS, _CHECKER),

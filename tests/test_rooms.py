@@ -29,7 +29,7 @@ HTTP_FLOORS = (
     ("prompts", "observability"),
     ("security", "pages"),  # keys, owners, browsers, connections · what browsers load
     ("settings", "storage"),
-    ("tool_calls",),
+    ("response_templates", "tool_calls"),
     ("reasoning", "wire"),  # wire: bodies, fields, errors
 )
 MODEL_FLOORS = (

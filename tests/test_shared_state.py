@@ -20,7 +20,7 @@ from tests.source_tree import ROOT, Source
 from tests.tiny_model import make_checkpoint
 
 _STARTS = ("run", "Popen", "check_output", "create_subprocess_exec")  # of subprocess, or of asyncio
-_OURS_THAT_START = ("ProcessTransport", "GrammarChecker", "pull_model")  # processes of ours
+_OURS_THAT_START = ("ProcessTransport", "GrammarChecker", "TemplateReaders", "pull_model")  # processes of ours
 
 
 @pytest.fixture(scope="module")

@@ -40,18 +40,25 @@ class MessagePlan:
     Attributes:
         end: where the prompt leaves them.
         new_tools: makes a tool-call parser; None: there are no tools.
+        new_whole: makes a parser of all of a message, which reads what a response template has made of its text; None:
+            the other two read it.
     """
 
     reasoning: ReasoningPlan
     end: PromptEnd
     new_tools: Callable[[], ToolCallParser] | None = None
+    new_whole: "Callable[[], MessageParser] | None" = None
 
     @property
     def is_plain(self) -> bool:
         """All text is content."""
-        return self.reasoning.family is None and self.new_tools is None
+        return self.reasoning.family is None and self.new_tools is None and self.new_whole is None
 
     def new_parser(self) -> "MessageParser":
+        return self.new_text_parser() if self.new_whole is None else self.new_whole()
+
+    def new_text_parser(self) -> "MessageParser":
+        """One for a sample's own text, whatever reads its outputs."""
         return MessageParser(self._new_reasoning(), self.new_tools() if self.new_tools else None, self.reasoning)
 
     def new_counter(self, tokenizer: Tokenizer, params: SamplingParams) -> ReasoningCounter | None:

@@ -9,6 +9,7 @@ from palladio.http.generation.params import check_scoring_only, default_length, 
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.text_encoding import ChatPrompt, Conversation, Truncation
 from palladio.http.prompts.tools import ToolPlan, tools_size
+from palladio.http.response_templates.spec import ResponseSpec
 from palladio.http.wire.fields import AS_SENT, FieldMap, WarningList, Warnings
 from palladio.http.wire.protocol_chat import ChatRequest, ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -24,6 +25,7 @@ class ChatPlan:
         default_length: see GenerationRequest.
         tools: what may be called, and how.
         reasoning: how to reason, and what becomes of that.
+        response: the response template that reads the answer; None: parsers of names do.
         answer_grammar: of an answer that calls nothing; None: any text.
         grammar_field: that asks for the answer's grammar.
         grammar_size: what writing the request's grammar counts for, in characters.
@@ -38,6 +40,7 @@ class ChatPlan:
     default_length: int | None
     tools: ToolPlan
     reasoning: ReasoningPlan
+    response: ResponseSpec | None
     answer_grammar: Grammar | None
     grammar_field: str
     grammar_size: int
@@ -96,6 +99,8 @@ def plan_chat(
         )
         if tools.is_generic:
             warn_of_generic(body, warnings)
+        if tools.leaves_strict:
+            warn_of_strict(body, warnings)
     asks = "tools" if tools.has_grammar and (answer_grammar is None or tools.is_forced) else grammar_field
     names = engine_names(body, asks).within(names)
     with names.renaming():
@@ -122,6 +127,7 @@ def plan_chat(
         default_length=length,
         tools=tools,
         reasoning=reasoning,
+        response=None if tools.is_forced or tools.is_generic else facts.response,
         answer_grammar=answer_grammar,
         grammar_field=grammar_field,
         grammar_size=tools_size(body),
@@ -143,6 +149,18 @@ def warn_of_generic(body: ToolFields, warnings: WarningList) -> None:
         param = "functions"
     error = InvalidRequestError.of(message, param=param, code="unsupported_parameter")
     warnings.warn(error, outcome="they stand there as plain text, and calls are read as JSON")
+
+
+def warn_of_strict(body: ToolFields, warnings: WarningList) -> None:
+    """
+    Raises:
+        InvalidRequestError: warnings are errors (--unknown-fields refuse).
+    """
+    message = "{param}: strict has no effect: the model's response template has no grammar for its calls"
+    error = InvalidRequestError.of(
+        message, param="functions" if body.functions else "tools", code="unsupported_parameter"
+    )
+    warnings.warn(error)
 
 
 def _check_together(body: ChatRequest) -> None:

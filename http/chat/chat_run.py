@@ -9,6 +9,7 @@ from typing import Self
 
 from palladio.http.chat.chat_output import ChatMessage, MessagePlan
 from palladio.http.chat.chat_plan import ChatPlan, plan_chat
+from palladio.http.chat.template_output import NewReader, TemplateMessageParser, TemplateStream
 from palladio.http.generation.context import Call, Context
 from palladio.http.generation.output_stream import OutputStream
 from palladio.http.generation.params import request_name
@@ -86,7 +87,10 @@ class ChatRun:
         chat = await translate(context, body, before, names, name, options, reasoning_is_optional=reasoning_is_optional)
         chat.warnings.note_since(call.warnings, context.note_warning)
         request = dataclasses.replace(chat.request, lowers_length=True) if lowers_length else chat.request
-        stream = OutputStream(context, [request], origin=origin, names=chat.names)
+        if chat.new_reader is None:
+            stream = OutputStream(context, [request], origin=origin, names=chat.names)
+        else:
+            stream = TemplateStream(context, request, chat.new_reader, origin=origin, names=chat.names)
         return cls(context, call, request, chat.plan, chat.warnings, stream)
 
     @property
@@ -149,12 +153,14 @@ class TranslatedChat:
     plan: how its answer is to be read.
     names: what the client calls the engine's fields.
     warnings: of the whole request.
+    new_reader: makes what reads a sample by the response template; None: none does.
     """
 
     request: GenerationRequest
     plan: MessagePlan
     names: FieldMap
     warnings: Warnings
+    new_reader: NewReader | None = None
 
 
 async def translate(
@@ -196,7 +202,11 @@ async def translate(
         received=received,
         lowers_length=context.config.allow_auto_truncate,
     )
-    return TranslatedChat(request, reader, plan.names, plan.warnings)
+    new_reader = None
+    if plan.response is not None:
+        tools = plan.tools.template_tools or ()
+        new_reader = functools.partial(context.template_readers.reader, plan.response, prompt.text, tools)
+    return TranslatedChat(request, reader, plan.names, plan.warnings, new_reader)
 
 
 async def encode_plan(plan: ChatPlan, encoder: TextEncoder) -> tuple[ChatPrompt, Grammar | None]:
@@ -236,10 +246,12 @@ def join_chat(
         thinking = reasoning.thinking(
             *(tokenizer, end), has_grammar=grammar is not None, has_tools=has_tools, is_off=is_off
         )
+        of_reasoning = reasoning.visible_special_ids(tokenizer)
+        of_template = () if plan.response is None else plan.response.visible_special_ids(tokenizer)
         params = dataclasses.replace(
             plan.params,
             grammar=grammar,
-            visible_special_ids=(*reasoning.visible_special_ids(tokenizer), *tools.visible_special_ids),
+            visible_special_ids=tuple(dict.fromkeys((*of_reasoning, *tools.visible_special_ids, *of_template))),
             thinking=thinking,
             closing=reasoning.closing(tokenizer, end, has_tools=has_tools, is_off=is_off),
         )
@@ -250,4 +262,8 @@ def join_chat(
             default_length=plan.default_length,
             lowers_length=lowers_length,
         )
+    if plan.response is not None:
+        functions = tools.functions
+        new_whole = functools.partial(TemplateMessageParser, reasoning, functions, parallel=tools.is_parallel)
+        return request, MessagePlan(reasoning, end, new_whole=new_whole)
     return request, MessagePlan(reasoning, end, tools.new_parser if tools.reads_calls else None)

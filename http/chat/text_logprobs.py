@@ -40,7 +40,7 @@ class TextLogprobs:
     """
 
     def __init__(self, plan: MessagePlan, tokenizer: Tokenizer, params: SamplingParams) -> None:
-        self._parser = plan.new_parser()
+        self._parser = plan.new_text_parser()
         self._text = tokenizer.new_stream(
             skip_special_tokens=params.skip_special_tokens, visible_special_ids=params.visible_special_ids
         )

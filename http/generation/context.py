@@ -16,6 +16,7 @@ from palladio.http.observability.observer import Observer
 from palladio.http.observability.records.request_record import Origin
 from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.text_encoding import TextEncoder
+from palladio.http.response_templates.readers import TemplateReaders
 from palladio.http.security.callers import Caller, Callers, RequestsById
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.settings.observability_config import ObservabilityConfig
@@ -79,6 +80,7 @@ class Context:
         storage: for what outlives requests.
         callers: who may ask, by API keys.
         running: the requests that are with the engine.
+        template_readers: read answers by the tokenizer's response template.
     """
 
     engine: EngineClient
@@ -91,6 +93,7 @@ class Context:
     callers: Callers
     started: float = dataclasses.field(default_factory=time.time)
     running: RequestsById = dataclasses.field(default_factory=RequestsById)
+    template_readers: TemplateReaders = dataclasses.field(default_factory=TemplateReaders)
 
     def require_ready(self) -> None:
         """

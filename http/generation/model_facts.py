@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,16 +11,21 @@ from palladio.http.prompts.chat_template import ChatTemplate
 from palladio.http.prompts.reasoning_detection import ModelTraits, choose_family
 from palladio.http.prompts.text_encoding import Truncation, required
 from palladio.http.reasoning.family import ReasoningFamily
+from palladio.http.reasoning.registry import AUTO, BY_TEMPLATE
+from palladio.http.response_templates.spec import ResponseSpec
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.tool_calls.detection import choose_format
-from palladio.http.tool_calls.formats import ToolFormat
+from palladio.http.tool_calls.json_formats import response_template
+from palladio.http.tool_calls.tool_format import ToolFormat
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.errors import ModelNotFoundError
+from palladio.runtime.interface.errors import ConfigError, ModelNotFoundError
 from palladio.runtime.interface.messages.engine_state import EngineReady
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from palladio.version import __version__
+
+logger = logging.getLogger(__name__)
 
 THE_SERVED = "default"  # a name of whatever model is served, as many examples have it
 _HOW_TO_SAMPLE = frozenset(("temperature", "top_p", "top_k", "min_p"))
@@ -126,8 +132,37 @@ class ModelFacts:
         return {} if is_given else {"temperature": 0.7, "min_p": 0.05}
 
     @functools.cached_property
+    def response(self) -> ResponseSpec | None:
+        """How the checkpoint itself says that its answers are read; None: it does not, or the flags name parsers.
+
+        Raises:
+            ConfigError: a flag asks for what the checkpoint does not have.
+        """
+        flags = {"--tool-call-parser": self.config.tool_call_parser, "--reasoning-parser": self.config.reasoning_parser}
+        asked = [f"{flag} {name}" for flag, name in flags.items() if name in BY_TEMPLATE]
+        others = [f"{flag} {name}" for flag, name in flags.items() if name not in (*BY_TEMPLATE, AUTO)]
+        if others and asked:
+            raise ConfigError(f"{asked[0]} reads reasoning and calls alike: leave out {others[0]}")
+        if others:
+            return None
+        try:
+            spec = ResponseSpec.of(self.tokenizer)
+        except ConfigError as error:
+            if asked:
+                raise ConfigError(f"{asked[0]}: {error}") from None
+            logger.warning("%s; it is left out", error)
+            return None
+        if spec is None and asked:
+            raise ConfigError(f"{asked[0]}: the tokenizer has no response_template; leave the flag out")
+        if spec is not None:
+            logger.info("Reading answers by the tokenizer's response_template")
+        return spec
+
+    @functools.cached_property
     def reasoning(self) -> ReasoningFamily | None:
         """How the model reasons; None: it is not known to."""
+        if self.response is not None:
+            return self.response.family(self.template.variables(self.tokenizer))
         source = self.template.source(self.tokenizer)
         traits = ModelTraits(self.engine.source.model_path, self.info.model_type, source)
         family = choose_family(self.config.reasoning_parser, traits)
@@ -142,6 +177,8 @@ class ModelFacts:
         Raises:
             InvalidRequestError: the server runs without a tokenizer.
         """
+        if self.response is not None:
+            return response_template(is_json=self.response.calls_are_json)
         return choose_format(
             self.config.tool_call_parser,
             template=self.template.source(self.tokenizer, tools=True),
@@ -173,7 +210,9 @@ class ModelFacts:
         tokenizer = self.loaded_tokenizer
         if tokenizer is None or self.info.embedding is not None or not self.template.source(tokenizer):
             return []
-        warnings = self.template.warnings(tokenizer, self.tool_format)
+        fields = () if self.response is None else self.response.left_out
+        left_out = [f"the response_template has fields that answers leave out: {', '.join(fields)}"] if fields else []
+        warnings = [*left_out, *self.template.warnings(tokenizer, self.tool_format)]
         if self.config.enable_strict_thinking and not self.forbidden_thoughts:
             reason = "its tool calls have no mark that is one token" if self.reasoning else "it has no reasoning parser"
             warnings = [*warnings, f"--enable-strict-thinking has no effect for this model: {reason}"]

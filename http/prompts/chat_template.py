@@ -17,7 +17,7 @@ from palladio.http.prompts.template_format import BuiltInTemplate, TemplateFacts
 from palladio.http.prompts.tools import ToolPlan
 from palladio.http.reasoning.registry import TOGGLES
 from palladio.http.settings.http_config import HttpConfig
-from palladio.http.tool_calls.formats import ToolFormat
+from palladio.http.tool_calls.tool_format import ToolFormat
 from palladio.http.wire.fields import WarningList
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
 from palladio.runtime.interface.request.foreign_fields import find_misspelt

@@ -5,10 +5,12 @@ import logging
 import re
 
 from palladio.http.prompts.template_format import TemplateFacts
-from palladio.http.reasoning.family import ReasoningFamily
+from palladio.http.reasoning.family import ReasoningFamily, TagFamily
 from palladio.http.reasoning.registry import AUTO, OFF, find_family
 
 logger = logging.getLogger(__name__)
+
+_find_suffix = re.compile(r"<think(:[^>\s]+)>").search
 
 # Tags that only one family has.
 _OWN_TAGS = (
@@ -17,6 +19,15 @@ _OWN_TAGS = (
     ("<seed:think>", "seed_oss"),
     ("<|START_THINKING|>", "cohere_command4"),
     ("<|channel>thought", "gemma4"),
+    ("<mm:think>", "minimax-m3"),
+    ("<|inner_prefix|>", "apertus2509"),
+    ("<ifm|think", "k2_horizon"),
+    ("plamo:begin_think", "plamo3"),
+    ("<|content_thinking|>", "inkling"),
+    ("<atem:", "muse"),
+    ("<|open|>", "kimi_k3"),
+    ("｜GCML｜", "gigachat35"),
+    ("<think:", "hunyuan"),
     ("Here is my thought process:", "granite"),
 )
 # Beginnings of the types of models that write <think>.
@@ -31,6 +42,9 @@ _TYPES = (
     ("nemotron", "nemotron_3"),
     ("granite", "granite_thinking_parser"),
     ("deepseek_v4", "deepseek-v4"),
+    ("hunyuan", "hunyuan"),
+    ("hy_v", "hunyuan"),
+    ("ernie", "ernie45"),
 )
 
 
@@ -54,14 +68,22 @@ def choose_family(flag: str, model: ModelTraits) -> ReasoningFamily | None:
     if flag == OFF:
         return None
     if flag != AUTO:
-        return find_family(flag)
+        return _as_written(find_family(flag), model)
     name = _recognize(model)
-    family = None if name is None else find_family(name)
+    family = None if name is None else _as_written(find_family(name), model)
     if family is None:
         logger.info("Reasoning parser: none; the chat template shows no sign of reasoning")
     else:
         logger.info("Reasoning parser: %s, by the model's type and chat template", family.name)
     return family
+
+
+def _as_written(family: ReasoningFamily | None, model: ModelTraits) -> ReasoningFamily | None:
+    """Hunyuan's tags end with a word that each checkpoint chooses: as the template has it."""
+    found = _find_suffix(model.template or "")
+    if found is None or not isinstance(family, TagFamily) or family.name != "hunyuan":
+        return family
+    return dataclasses.replace(family, start=f"<think{found[1]}>", end=f"</think{found[1]}>")
 
 
 def _recognize(model: ModelTraits) -> str | None:

@@ -7,11 +7,11 @@ from typing import Any, Self
 import orjson
 
 from palladio.http.prompts.tool_definitions import Definitions, ToolChoice, read_functions, read_tools
-from palladio.http.tool_calls.formats import ToolFormat
-from palladio.http.tool_calls.generic_json import GENERIC_JSON
 from palladio.http.tool_calls.grammars.grammar import answer_or_calls_grammar, forced_grammar, strict_grammar
 from palladio.http.tool_calls.grammars.lark import Notation
+from palladio.http.tool_calls.json_formats import GENERIC_JSON
 from palladio.http.tool_calls.reading.base import Function, Functions, ToolCallParser
+from palladio.http.tool_calls.tool_format import ToolFormat
 from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError
@@ -30,6 +30,7 @@ class ToolPlan:
         visible_special_ids: special tokens that the parser has to see in the text.
         is_forced: the answer can be nothing but calls, by tool_choice.
         is_generic: the prompt has the tools as plain text, and the model writes calls in JSON.
+        leaves_strict: functions ask for calls that keep to their schema, which nothing holds them to.
     """
 
     template_tools: tuple[dict[str, Any], ...] | None
@@ -43,6 +44,7 @@ class ToolPlan:
     _holds_all: bool
     _notation: Notation | None
     is_generic: bool = False
+    leaves_strict: bool = False
 
     @classmethod
     def of(
@@ -78,17 +80,20 @@ class ToolPlan:
         holds_all = is_generic and config.grammar_backend != "none"
         if is_generic:
             tool_format = GENERIC_JSON
+        if forced and not tool_format.can_force:
+            raise _cannot_force("function_call" if body.functions else "tool_choice")
         is_strict = holds_all or any(function.strict for function in callable_now.values())
-        reads = forced or tool_format.reads_free_text
+        reads, is_free = forced or tool_format.reads_free_text, tool_format.is_template and not forced
         found = (tokenizer.special_id(text) for text in tool_format.special) if reads else ()
         return cls(
             template_tools=tuple(_template_tool(name, fields) for name, fields in definitions.items()),
-            has_grammar=forced or (is_strict and reads),
+            has_grammar=forced or (is_strict and reads and not is_free),
             visible_special_ids=tuple(i for i in found if i is not None),
             _format=tool_format if reads else None,
             _callable=callable_now,
             is_forced=forced,
             is_generic=is_generic,
+            leaves_strict=is_strict and is_free,
             _parallel=parallel,
             _many=parallel and not choice.is_named,
             _holds_all=holds_all,
@@ -113,6 +118,21 @@ class ToolPlan:
     def reads_calls(self) -> bool:
         """Whether samples are to be read with `new_parser`."""
         return self._format is not None
+
+    @property
+    def is_read_by_template(self) -> bool:
+        """Whether a response template reads the calls, and not `new_parser`."""
+        return self._format is not None and self._format.is_template and not self.is_forced
+
+    @property
+    def functions(self) -> Functions:
+        """That may be called."""
+        return self._callable
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether there may be several calls."""
+        return self._parallel
 
     def new_parser(self) -> ToolCallParser:
         """A parser for one sample; only if it `reads_calls`."""
@@ -156,9 +176,13 @@ class ToolPlan:
             return answer
         assert self._notation is not None
         functions, syntax = tuple(self._callable.values()), self._format.syntax
-        combined = answer_or_calls_grammar(syntax, functions, self._notation, answer, field, many=self._parallel)
+        combined = None
+        if not self.is_read_by_template:
+            combined = answer_or_calls_grammar(syntax, functions, self._notation, answer, field, many=self._parallel)
         if combined is None:
             why = "JSON is how this model writes calls" if answer.kind == "json_schema" else "only a JSON schema does"
+            if self.is_read_by_template:
+                why = "its response template has no grammar for them"
             message = '{field} does not go together with {param} that the model may call: {why}; use {choice} "none"'
             fields = {"field": field, "choice": "tool_choice"}
             raise InvalidRequestError.of(message, param="tools", fields=fields, why=why)
@@ -172,6 +196,15 @@ def _held(function: Function) -> Function:
     except UnsupportedSchemaError:
         return function
     return dataclasses.replace(function, strict=True)
+
+
+def _cannot_force(param: str) -> InvalidRequestError:
+    """What forces a call to a model whose response template reads calls that are no JSON."""
+    message = (
+        "{param}: no call can be forced: the response template of this model reads calls that are not JSON, and has "
+        'no grammar for them; use "auto", or start the server with another --tool-call-parser'
+    )
+    return InvalidRequestError.of(message, param=param, code="unsupported_parameter")
 
 
 def tools_size(body: ToolFields) -> int:

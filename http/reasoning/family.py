@@ -92,7 +92,8 @@ class TagFamily(ReasoningFamily):
     Attributes:
         begins: the output begins inside where the prompt's end shows neither tag.
         closers: openings of tool calls, which close it as well.
-        answer: see Tags.
+        answer, anywhere: see Tags.
+        pieces: special tokens that tags are made of, of a tokenizer that has no token for a whole tag.
     """
 
     start: str = "<think>"
@@ -100,10 +101,12 @@ class TagFamily(ReasoningFamily):
     begins: bool = False
     closers: tuple[str, ...] = ()
     answer: tuple[str, ...] = ()
+    anywhere: bool = False
+    pieces: tuple[str, ...] = ()
 
     @property
     def specials(self) -> tuple[str, ...]:
-        return (*self.borders, *self.closers)
+        return (*self.borders, *self.closers, *self.pieces)
 
     @property
     def borders(self) -> tuple[str, ...]:
@@ -112,7 +115,7 @@ class TagFamily(ReasoningFamily):
     def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
         position = self._position(end)
         return TagParser(
-            Tags(self.start, self.end, self.closers if has_tools else (), self.answer),
+            self._tags(has_tools=has_tools),
             begun=position == "inside" or (position == "open" and self.begins),
             continues=end.continued is not None and not end.text.endswith("\n"),
             keep_tags=keep_tags,
@@ -150,6 +153,10 @@ class TagFamily(ReasoningFamily):
         is_open = close >= 0 and self.start not in answer[:close]
         return PromptEnd(self.start if is_open else "")
 
+    def _tags(self, *, has_tools: bool) -> Tags:
+        """What its parser looks for."""
+        return Tags(self.start, self.end, self.closers if has_tools else (), self.answer, self.anywhere)
+
     def _position(self, end: PromptEnd) -> Position:
         """Where the prompt leaves the output; open: the output says itself."""
         before, message = end.tail()
@@ -159,3 +166,52 @@ class TagFamily(ReasoningFamily):
         if before.endswith(self.start.strip()):
             return "inside"
         return "outside" if before.endswith(self.end.strip()) or end.continued is not None else "open"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MessageFamily(TagFamily):
+    """A family that marks each message's kind: without tools, the marks of all messages are dropped; with tools, they
+    are left to the tool-call parser."""
+
+    def _tags(self, *, has_tools: bool) -> Tags:
+        answer = () if has_tools else self.answer
+        return Tags(self.start, self.end, (), answer, anywhere=True, drops_end=not has_tools)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EffortFamily(TagFamily):
+    """A family whose prompt opens the reasoning with one of several tags.
+
+    Attributes:
+        others: pairs of tags beside start and end.
+    """
+
+    others: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def specials(self) -> tuple[str, ...]:
+        return (self.start, self.end, *self.closers, *(tag for pair in self.others for tag in pair))
+
+    def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
+        return TagFamily.new_parser(self._opened(end), end, has_tools=has_tools, keep_tags=keep_tags)
+
+    def thinking(
+        self, tokenizer: Tokenizer, end: PromptEnd, budget: int | None, *, has_grammar: bool, has_tools: bool
+    ) -> Thinking | None:
+        chosen = self._opened(end)
+        return TagFamily.thinking(chosen, tokenizer, end, budget, has_grammar=has_grammar, has_tools=has_tools)
+
+    def closing(self, tokenizer: Tokenizer, end: PromptEnd, *, has_tools: bool) -> ThoughtClosing | None:
+        return TagFamily.closing(self._opened(end), tokenizer, end, has_tools=has_tools)
+
+    def guess_end(self, answer: str) -> PromptEnd:
+        found = next(((start, end) for start, end in self.others if end in answer), (self.start, self.end))
+        return TagFamily.guess_end(dataclasses.replace(self, start=found[0], end=found[1]), answer)
+
+    def _opened(self, end: PromptEnd) -> TagFamily:
+        """The family with the tags that the prompt ends with, or that the continued message has."""
+        before, message = end.tail()
+        for start, close in self.others:
+            if before.endswith((start, close)) or start in message:
+                return dataclasses.replace(self, start=start, end=close)
+        return self

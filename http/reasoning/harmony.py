@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Literal
 
 from palladio.http.reasoning.family import PromptEnd, ReasoningFamily
@@ -17,11 +18,27 @@ SPECIALS = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
 Kind = Literal["reasoning", "content", "call"]
 
 _MAX_HEADER = 1024  # characters, <|message|> included
-_HEADER_BEGINNINGS = (START, CHANNEL, MESSAGE, CONSTRAIN, "to=")
 _HEADER_END = Marks((MESSAGE,))
 _BODY_END = Marks((END, CALL, RETURN, START, CHANNEL))
 _find_channel = re.compile(r"<\|channel\|>\s*(\w+)").search
 _find_recipient = re.compile(r"\bto=([^\s<]+)").search
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Channels:
+    """How a text of messages is marked.
+
+    Attributes:
+        beginnings: of a header.
+        closers: end a message, and are part of it.
+        ends: end it as well: all of these, and marks with which the next header begins.
+        kind: header → what the message is.
+    """
+
+    beginnings: tuple[str, ...]
+    closers: tuple[str, ...]
+    ends: Marks
+    kind: Callable[[str], Kind]
 
 
 class HarmonyParser(ReasoningParser):
@@ -31,13 +48,17 @@ class HarmonyParser(ReasoningParser):
     Messages that become the same kind of text are on lines of their own.
 
     Args:
+        channels: gpt-oss's, or another family's.
         opening: the prompt's last message, from <|start|> on, as far as it goes.
         keep_calls: pass messages to functions on as they are, for a tool-call parser; else only what they say.
         keep_tags: drop no markup at all.
     """
 
-    def __init__(self, *, opening: str = "", keep_calls: bool = False, keep_tags: bool = False) -> None:
+    def __init__(
+        self, channels: Channels, *, opening: str = "", keep_calls: bool = False, keep_tags: bool = False
+    ) -> None:
         super().__init__()
+        self._channels = channels
         self._keep_calls = keep_calls
         self._keep = keep_tags
         self._kind: Kind | None = None  # of the message whose body this is; None: in a header
@@ -66,27 +87,25 @@ class HarmonyParser(ReasoningParser):
 
     def _read_header(self) -> bool:
         """Takes a whole header, or nothing. Returns whether to go on."""
-        held = self._held
+        held, beginnings = self._held, self._channels.beginnings
         begins = held[self._at : self._at + _MAX_HEADER].lstrip()
         found = _HEADER_END.find(held, self._at, self._at + _MAX_HEADER)
         length = (len(held) if found is None else found[0] + len(MESSAGE)) - self._at
         if length > _MAX_HEADER:
             self._kind = "content"
-            if begins.startswith(
-                _HEADER_BEGINNINGS
-            ):  # markup that leads nowhere: its first mark must not be found again
+            if begins.startswith(beginnings):  # markup that leads nowhere: its first mark must not be found again
                 start = held.index(begins[0], self._at) + 1
                 self._emit("content", held[self._at : start])
                 self._at = start
             return True
-        if found is None and any(begins.startswith(mark) or mark.startswith(begins) for mark in _HEADER_BEGINNINGS):
+        if found is None and any(begins.startswith(mark) or mark.startswith(begins) for mark in beginnings):
             return False
-        if found is None or not begins.startswith(_HEADER_BEGINNINGS):
+        if found is None or not begins.startswith(beginnings):
             self._kind = "content"  # no header
             return True
         header = held[self._at : self._at + length]
         self._at += length
-        self._kind = _kind_of(header)
+        self._kind = self._channels.kind(header)
         if self._kind == "call" and self._keep_calls and not header.lstrip().startswith("<"):
             header = f"{START}assistant{header}"  # the prompt has this part
         self._is_first = True
@@ -94,16 +113,16 @@ class HarmonyParser(ReasoningParser):
         return True
 
     def _read_body(self, kind: Kind) -> bool:
-        found = _BODY_END.find(self._held, self._at)
+        found = self._channels.ends.find(self._held, self._at)
         if found is None:
-            cut = _BODY_END.hold_from(self._held, self._at)
+            cut = self._channels.ends.hold_from(self._held, self._at)
             self._emit(kind, self._held[self._at : cut])
             self._at = cut
             return False
         position, mark = found
         self._emit(kind, self._held[self._at : position])
         self._at = position
-        if mark in (END, CALL, RETURN):
+        if mark in self._channels.closers:
             self._mark(kind, mark)
             self._at += len(mark)
         self._kind = None
@@ -134,6 +153,14 @@ def _kind_of(header: str) -> Kind:
     return "reasoning" if channel is not None and channel[1] == "analysis" else "content"
 
 
+_GPT_OSS = Channels(
+    beginnings=(START, CHANNEL, MESSAGE, CONSTRAIN, "to="),
+    closers=(END, CALL, RETURN),
+    ends=_BODY_END,
+    kind=_kind_of,
+)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class HarmonyFamily(ReasoningFamily):
     """gpt-oss."""
@@ -143,7 +170,7 @@ class HarmonyFamily(ReasoningFamily):
         return SPECIALS
 
     def new_parser(self, end: PromptEnd, *, has_tools: bool = False, keep_tags: bool = False) -> ReasoningParser:
-        return HarmonyParser(opening=_last_message(end), keep_calls=has_tools, keep_tags=keep_tags)
+        return HarmonyParser(_GPT_OSS, opening=last_message(end), keep_calls=has_tools, keep_tags=keep_tags)
 
     def thinking(
         self, tokenizer: Tokenizer, end: PromptEnd, budget: int | None, *, has_grammar: bool, has_tools: bool
@@ -154,7 +181,7 @@ class HarmonyFamily(ReasoningFamily):
         With tools, until the analysis ends: calls follow in messages of their own. Where a grammar is to hold then,
         the output is taken to begin with analysis, as headers are in the grammar, too, and would be read as part of it.
         """
-        header, is_inside, _ = _last_message(end).partition(MESSAGE)
+        header, is_inside, _ = last_message(end).partition(MESSAGE)
         if is_inside and "analysis" not in header:
             return None
         telling, *others = (_ids(tokenizer, text) for text in _closing_texts(has_tools))
@@ -172,7 +199,7 @@ class HarmonyFamily(ReasoningFamily):
         may have a call after it. A call ends the output on any channel."""
         if any(tokenizer.special_id(mark) is None for mark in (CHANNEL, MESSAGE, END, CALL)):
             return None
-        header, _, _ = _last_message(end).partition(MESSAGE)
+        header, _, _ = last_message(end).partition(MESSAGE)
         analysis = f"{CHANNEL}analysis"
         marks = ((_ids(tokenizer, analysis), True), (_ids(tokenizer, CHANNEL), False))
         return ThoughtClosing(
@@ -196,6 +223,7 @@ def _ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
-def _last_message(end: PromptEnd) -> str:
+def last_message(end: PromptEnd) -> str:
+    """The prompt's last message, from its mark on."""
     begin = end.text.rfind(START)
     return "" if begin < 0 else end.text[begin:]

@@ -94,12 +94,20 @@ class Tags:
         end: closes it.
         closers: close it as well, and are part of what follows: the openings of tool calls.
         answer: surround what is not reasoning, and are dropped there.
+        anywhere: they count in the middle of a line, too: no text has them by chance.
+        drops_end: a closing tag without an opening one is dropped; else it is text.
     """
 
     start: str
     end: str
     closers: tuple[str, ...] = ()
     answer: tuple[str, ...] = ()
+    anywhere: bool = False
+    drops_end: bool = True
+
+    def count_anywhere(self, tag: str) -> bool:
+        """Whether the tag counts in the middle of a line outside of reasoning."""
+        return self.anywhere or tag in self.answer
 
 
 class TagParser(ReasoningParser):
@@ -123,7 +131,7 @@ class TagParser(ReasoningParser):
         super().__init__()
         self._tags = tags
         self._inside_marks = Marks.of(tags.start, tags.end, *tags.closers)
-        self._outside_marks = Marks.of(tags.start, tags.end, *tags.answer)
+        self._outside_marks = Marks.of(tags.start, *((tags.end,) if tags.drops_end else ()), *tags.answer)
         self._keep = keep_tags
         self._inside = begun
         self._fresh = not continues  # of the whole text, or of the block inside: nothing but blanks so far
@@ -167,7 +175,7 @@ class TagParser(ReasoningParser):
     def _read_outside(self) -> bool:
         held, marks = self._held, self._outside_marks
         found = marks.find(held, self._at)
-        while found is not None and found[1] not in self._tags.answer and not self._begins_line(found[0]):
+        while found is not None and not self._tags.count_anywhere(found[1]) and not self._begins_line(found[0]):
             found = marks.find(held, found[0] + 1)
         if found is None:
             cut = marks.hold_from(held, self._at)

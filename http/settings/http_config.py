@@ -48,13 +48,14 @@ class HttpConfig:
             template.
         trust_request_chat_template: Take the field chat_template of chat requests; it is rendered in the same sandbox
             and limits as the server's own. Default: a 400.
-        reasoning_parser: Format of the model's reasoning, which is returned as reasoning_content. auto: chosen by model
-            and chat template. none: reasoning stays in the answer. docs/api/reasoning-and-tools.md lists the names.
+        reasoning_parser: Format of the model's reasoning, which is returned as reasoning_content. auto: the tokenizer's
+            response_template, or chosen by model and chat template. none: reasoning stays in the answer.
+            docs/api/reasoning-and-tools.md lists the names.
         enable_strict_thinking: Never sample a mark of a tool call (<tool_call>) inside of reasoning: a model then has
             to close its thought before it calls. Marks that are several tokens are not forbidden.
-        tool_call_parser: Format of the model's tool calls. auto: chosen by chat template and model; if neither is
-            known, json, which reads only the calls that tool_choice forces. docs/api/reasoning-and-tools.md lists the
-            names.
+        tool_call_parser: Format of the model's tool calls. auto: the tokenizer's response_template, or chosen by chat
+            template and model; if none is known, json, which reads only the calls that tool_choice forces.
+            docs/api/reasoning-and-tools.md lists the names.
         empty_answer: What an end of sequence inside reasoning does in chats. close: the reasoning is closed, and the
             model goes on to answer. as_is: the output ends there, without an answer.
         default_chat_template_kwargs: JSON object of chat_template_kwargs for requests that do not set them.

@@ -1,6 +1,5 @@
 """Calls of a model whose chat template knows no tools: a list in JSON, as the generic prompt asks for it."""
 
-from palladio.http.tool_calls.formats import PLAIN_JSON, ToolFormat
 from palladio.http.tool_calls.json_families import TaggedJsonParser, Tags
 from palladio.http.tool_calls.reading.output import CallOutput
 from palladio.http.tool_calls.reading.reader import MalformedCallError, Step
@@ -40,6 +39,3 @@ class GenericJsonParser(TaggedJsonParser):
         yield from self._json_call(bare=True)
         if character == "[":
             yield from self._more_calls()
-
-
-GENERIC_JSON = ToolFormat("json", GenericJsonParser, PLAIN_JSON.syntax)

@@ -11,7 +11,7 @@ from palladio.http.tool_calls.reading.reader import MalformedCallError, Step
 from palladio.http.tool_calls.reading.scripted import ScriptedParser
 
 _NAMES = ("name", "tool_name")
-_ARGUMENTS = ("arguments", "parameters")
+_ARGUMENTS = ("arguments", "parameters", "args")
 _NULLS = ("null", "None")
 _NOTHING = ("", "[]", *_NULLS)  # what a string may hold instead of an object without members
 _WORD = re.compile(r"\w+")

@@ -4,10 +4,12 @@ import dataclasses
 import re
 
 from palladio.http.tool_calls.json_call import JsonCallParser, SectionedCallParser, SectionMarks
+from palladio.http.tool_calls.reading.json_text import read_string
 from palladio.http.tool_calls.reading.output import CallOutput
 from palladio.http.tool_calls.reading.reader import MalformedCallError, Step
 
 _MAX_NAME = 256
+_OBJECT_END = ("}",)
 _ANYTHING = re.compile(r".+", re.DOTALL)
 _TAG = "<|python_tag|>"
 _MAX_ID = 256
@@ -62,6 +64,72 @@ class TaggedJsonParser(JsonCallParser):
                 return
             yield from self._reader.space()
             yield from self._json_call()
+
+
+class ApertusParser(TaggedJsonParser):
+    """A list of objects of one member, whose key is the function."""
+
+    OPEN, CLOSE = "<|tools_prefix|>", "<|tools_suffix|>"
+
+    def __init__(self, output: CallOutput) -> None:
+        super().__init__(output, Tags(self.OPEN, self.CLOSE))
+
+    def _json_call(self, *, bare: bool = False) -> Step[None]:
+        yield from self._reader.expect("{")
+        name = yield from read_string(self._reader)
+        yield from self._reader.expect_after_space(":")
+        if (yield from self._arguments(name, ends=_OBJECT_END)):
+            yield from self._reader.accept_after_space("}")
+
+
+class GigaChat3Parser(TaggedJsonParser):
+    """A call is a message with a role of its own, which ends the text before it; newer models have a mark instead."""
+
+    TEXT_END, ROLE_END, CALL = "<|message_sep|>", "<|role_sep|>", "<|function_call|>"
+    ROLE = f"function call{ROLE_END}"
+
+    def __init__(self, output: CallOutput) -> None:
+        super().__init__(output, Tags(self.ROLE, self.TEXT_END))
+
+    def _read(self) -> Step[None]:
+        while found := (yield from self._find((self.TEXT_END, self.ROLE, self.CALL))):
+            if found == self.TEXT_END and not (yield from self._reader.peek_after_space()):
+                self._reader.release()  # the end of an answer
+            elif (yield from self._attempt(self._message(found))):
+                yield from self._reader.accept_after_space(self.TEXT_END)
+
+    def _message(self, found: str) -> Step[None]:
+        if found == self.TEXT_END and not (yield from self._reader.accept(self.CALL)):
+            yield from self._reader.expect(self.ROLE)
+        yield from self._reader.space()
+        yield from self._json_call()
+
+
+class InklingParser(JsonCallParser):
+    """Each message has a mark of its kind; those of texts are dropped, and so is a name before a call's."""
+
+    MESSAGE, TEXT = "<|message_model|>", "<|content_text|>"
+    CALL, END = "<|content_invoke_tool_json|>", "<|end_message|>"
+
+    def _read(self) -> Step[None]:
+        is_text = False
+        while found := (yield from self._find((self.MESSAGE, self.TEXT, self.CALL, self.END))):
+            if found == self.TEXT or (found == self.MESSAGE and (yield from self._reader.accept(self.TEXT))):
+                self._reader.release()
+                is_text = True
+            elif found == self.END and is_text:
+                self._reader.release()
+                is_text = False
+            elif (yield from self._attempt(self._message(found))):
+                yield from self._reader.accept_after_space(self.END)
+
+    def _message(self, found: str) -> Step[None]:
+        if found == self.END:
+            raise MalformedCallError
+        if found == self.MESSAGE:
+            yield from self._reader.text_until((self.CALL,), limit=_MAX_NAME)
+        yield from self._reader.space()
+        yield from self._json_call()
 
 
 class InternlmParser(TaggedJsonParser):
@@ -184,6 +252,31 @@ class KimiK2Parser(SectionedCallParser):
         if call_id is None:
             raise MalformedCallError
         yield from self._arguments(call_id[1], text.strip(), ends=(self.CALL_END, self.CALL, self.SECTION_END))
+        yield from self._reader.accept_after_space(self.CALL_END)
+
+
+class Plamo3Parser(SectionedCallParser):
+    """The marks are several tokens each."""
+
+    SECTION, SECTION_END = "<|plamo:begin_tool_requests:plamo|>", "<|plamo:end_tool_requests:plamo|>"
+    CALL, CALL_END = "<|plamo:begin_tool_request:plamo|>", "<|plamo:end_tool_request:plamo|>"
+    NAME, NAME_END = "<|plamo:begin_tool_name:plamo|>", "<|plamo:end_tool_name:plamo|>"
+    TYPE, BODY = "<|plamo:constrain|>json", "<|plamo:msg|>"
+    ARGUMENTS = f"<|plamo:begin_tool_arguments:plamo|>{TYPE}{BODY}"
+    ARGUMENTS_END = "<|plamo:end_tool_arguments:plamo|>"
+    PIECES = ("<|plamo:begin_", "<|plamo:end_", ":plamo|>", "<|plamo:constrain|>", BODY)
+
+    _marks = SectionMarks(SECTION, CALL, SECTION_END)
+
+    def _call(self) -> Step[None]:
+        ends = (self.ARGUMENTS_END, self.CALL_END, self.CALL, self.SECTION_END)
+        yield from self._reader.expect_after_space(self.NAME)
+        name, _ = yield from self._reader.text_until((self.NAME_END,), limit=_MAX_NAME)
+        yield from self._reader.accept_after_space(self.ARGUMENTS.removesuffix(self.TYPE + self.BODY))
+        yield from self._reader.accept(self.TYPE)
+        yield from self._reader.accept(self.BODY)
+        yield from self._arguments(name.strip(), ends=ends)
+        yield from self._reader.accept_after_space(self.ARGUMENTS_END)
         yield from self._reader.accept_after_space(self.CALL_END)
 
 

@@ -99,6 +99,26 @@ class PythonicParser(NamedCallParser):
         text.append(ending)
 
 
+class PythonLinesParser(PythonicParser):
+    """Olmo 3: a call on each line, in tags that it always writes."""
+
+    def _read(self) -> Step[None]:
+        while (yield from self._find((self._tags.opening,))):
+            if (yield from self._attempt(self._lines())):
+                yield from self._reader.accept_after_space(self._tags.closing)
+
+    def _lines(self) -> Step[None]:
+        while True:
+            yield from self._reader.space()
+            name = yield from self._reader.word(_NAME)
+            yield from self._reader.expect_after_space("(")
+            is_whole = yield from self._named_call(name, self._arguments)
+            yield from self._reader.space()
+            if not is_whole or (yield from self._reader.ends_or_has((self._tags.closing,))):
+                return
+            self._reader.mark()
+
+
 def _literal(text: str, types: frozenset[str]) -> str:
     """A Python or JSON literal as JSON; anything else as the schema has it, in the end as a string."""
     try:

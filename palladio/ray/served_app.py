@@ -132,6 +132,7 @@ class ServedApp:
         for worker in self._workers:
             await worker.stop()
         await self._engine.shutdown(drain_seconds)
+        self._app.state.template_readers.close()
         self._storage.close()
         self._observer.close()
 

@@ -73,6 +73,7 @@ def running_server(
     finally:
         server.should_exit = server.force_exit = True
         thread.join(10)
+        app.state.template_readers.close()
         storage.close()
 
 

@@ -36,7 +36,7 @@ class CallSyntax:
         arguments: an expression for a function's arguments.
         marks: strings in all of these that may be tokens.
         trigger: how the opening (with the begin) starts where it shows that a call comes; None: all of the two.
-        lead: may come before the opening.
+        lead: may come before the opening, and before an answer.
         answer: comes before an answer that calls nothing.
     """
 
@@ -65,7 +65,7 @@ def strict_grammar(syntax: CallSyntax, functions: Sequence[Function], notation: 
     writer = _Writer(syntax, held, notation, many=many)
     if syntax.answer:  # the first token decides, and text has a place of its own
         return writer.grammar(f"{writer.answer(ANY_TEXT)} | {writer.calls()}")
-    return writer.grammar(f"{ANY_TEXT} | {writer.calls_in_text()}")
+    return writer.grammar(f"{writer.answer(ANY_TEXT)} | {writer.calls_in_text()}")
 
 
 def answer_or_calls_grammar(
@@ -76,7 +76,7 @@ def answer_or_calls_grammar(
     Args:
         field: the field that asks for the answer's grammar.
     """
-    begins_like_json = not syntax.opening.startswith(syntax.marks or ("{", "["))
+    begins_like_json = not syntax.answer and not syntax.opening.startswith(syntax.marks or ("{", "["))
     schema = read_json(answer.text, param=field) if answer.kind == "json_schema" else None
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
@@ -140,11 +140,11 @@ class _Writer:
             trigger = text if self._syntax.trigger is None else self._syntax.trigger
             heads.setdefault(trigger, []).append(self._call(name, text[len(trigger) :]))
         starts = [joined(self.rules.text_before(trigger), either(calls)) for trigger, calls in heads.items()]
-        return joined(either(starts), self._more_calls(), self.rules.text(self._syntax.closing))
+        return joined(self._lead, either(starts), self._more_calls(), self.rules.text(self._syntax.closing))
 
     def answer(self, expression: str) -> str:
         """An answer that calls nothing."""
-        return joined(self._lead if self._syntax.answer else "", self.rules.text(self._syntax.answer), expression)
+        return joined(self._lead, self.rules.text(self._syntax.answer), expression)
 
     def _more_calls(self) -> str:
         """What may follow the first call."""

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
@@ -98,12 +98,26 @@ class Rules:
         self._rules.append(f"{name}{'[lazy]' if lazy else ''}: {expression}")
         return name
 
+    def recursive(self, write: Callable[[str], str]) -> str:
+        """Name an expression that holds itself.
+
+        Args:
+            write: its name → the expression.
+        """
+        place = len(self._rules)
+        name = f"rule_{place}"
+        self._rules.append("")
+        expression = write(name)
+        self.reserve(len(expression))
+        self._rules[place] = f"{name}: {expression}"
+        return name
+
     def text_before(self, mark: str) -> str:
         """An expression for any text up to this mark and with it, where the mark is found at once.
 
-        White space before a mark that is a token is left to the text.
+        White space before a mark that begins with a token is left to the text.
         """
-        if mark.strip() in self._ids:
+        if self._marks is not None and self._marks.match(mark.strip()):
             return f"{ANY_TEXT} {self.text(mark.strip())}"
         return self.rule(f"{ANY_TEXT} {quoted(mark)}", lazy=True)
 

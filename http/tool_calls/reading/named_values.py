@@ -35,6 +35,7 @@ class NamedValues:
         *,
         others: tuple[str, ...] = (),
         is_string: bool | None = None,
+        is_exact: bool = False,
     ) -> Step[None]:
         """Reads a value as plain text; a string is passed on as it comes.
 
@@ -43,13 +44,16 @@ class NamedValues:
                 part of it.
             others: marks that end it as well where the model has left out the closing one; they are not read.
             is_string: what the family's own text says of it; None: the schema decides.
+            is_exact: line breaks beside the marks are part of it.
 
         Raises:
             CutOffError: the text has ended within it. What has come so far is its value.
         """
-        yield from reader.accept("\n")
         ends = (closing, *others)
-        marks = (*(f"\n{mark}" for mark in ends), *ends)
+        marks = ends
+        if not is_exact:
+            yield from reader.accept("\n")
+            marks = (*(f"\n{mark}" for mark in ends), *ends)
         types = types_of(parameter_schema(self.schema, name), self.schema)
         if is_string if is_string is not None else types == _STRING:
             self._key(name)

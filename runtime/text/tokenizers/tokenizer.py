@@ -53,7 +53,9 @@ class Tokenizer:
 
     Attributes:
         vocab_size: number of tokens, added ones included.
+        added_texts: how all added tokens, special or not, are written.
         chat_template: the checkpoint's template, several by name, or None.
+        response_template: how the checkpoint says that its answers are read, not checked; None: it does not.
         tekken_version: the version of Mistral's prompt format, if the checkpoint has it.
     """
 
@@ -70,12 +72,14 @@ class Tokenizer:
         added = hf_tokenizer.added_tokens_decoder
         self._added: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
         self._added_ids = {text: token_id for token_id, text in reversed(self._added.items())}
+        self.added_texts = tuple(self._added_ids)
         self._special = frozenset(i for i, token in added.items() if token.special) | set(hf_tokenizer.all_special_ids)
         self.vocab_size: int = len(hf_tokenizer)
         self._bytes = TokenBytes(
             self._kind, self._added, self._token_of, lambda one: self.decode([one], skip_special_tokens=False)
         )
         self.chat_template: str | dict[str, str] | None = hf_tokenizer.chat_template
+        self.response_template: object = getattr(hf_tokenizer, "response_template", None)
         self.tekken_version = tekken_version
 
     @classmethod

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from palladio.http.prompts.tools import ToolPlan
-from palladio.http.tool_calls.formats import FORMATS, ToolFormat
+from palladio.http.tool_calls.formats import FORMATS
+from palladio.http.tool_calls.tool_format import ToolFormat
 from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.interface.config.grammar_config import GrammarConfig
 from palladio.runtime.interface.errors import InvalidRequestError

@@ -2,18 +2,21 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
 from palladio.http.prompts.tools import ToolPlan
-from palladio.http.tool_calls.formats import FORMATS, MISTRAL_COMPACT, ToolFormat
+from palladio.http.tool_calls.formats import FORMATS
+from palladio.http.tool_calls.json_formats import MISTRAL_COMPACT
 from palladio.http.tool_calls.reading.base import Function
+from palladio.http.tool_calls.tool_format import ToolFormat
 from palladio.http.wire.protocol_chat import ToolFields
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.grammar_spec import Grammar
 from tests.http.prompts.tool_model import SCHEMAS, STRICT, TOOLS, Model, tool
-from tests.http.tool_calls.tool_texts import SAMPLES, WEATHER, Sample, read
+from tests.http.tool_calls.tool_texts import NEWEST, SAMPLES, WEATHER, Sample, read
 
 COMPACT = Sample('[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]now[ARGS]{}', {"city": "Paris"})
 ALL_FORMATS = {**{name: (form, SAMPLES[name]) for name, form in FORMATS.items()}, "compact": (MISTRAL_COMPACT, COMPACT)}
@@ -21,9 +24,19 @@ FREE = {name: pair for name, pair in ALL_FORMATS.items() if pair[0].reads_free_t
 ANSWER = Grammar("json_schema", '{"type": "object", "properties": {"z": {"type": "integer"}}, "required": ["z"]}')
 
 
-@pytest.fixture(params=["special", "added", "text"])
-def marks_are(request: pytest.FixtureRequest) -> str:
-    return request.param
+def rows(formats: dict[str, tuple[ToolFormat, Sample]]) -> list[Any]:
+    """Each format with its marks as special tokens, as added ones and as text."""
+    found = []
+    for name, (form, sample) in formats.items():
+        for marks_are in ("special", "added", "text"):
+            is_slow = name in NEWEST and marks_are != "special"
+            marks = [pytest.mark.slow] if is_slow else []
+            found.append(pytest.param(form, sample, marks_are, id=f"{name}-{marks_are}", marks=marks))
+    return found
+
+
+by_format = pytest.mark.parametrize(("form", "sample", "marks_are"), rows(ALL_FORMATS))
+by_free_format = pytest.mark.parametrize(("form", "sample", "marks_are"), rows(FREE))
 
 
 def new_model(tmp_path: Path, form: ToolFormat, marks_are: str) -> Model:
@@ -31,7 +44,7 @@ def new_model(tmp_path: Path, form: ToolFormat, marks_are: str) -> Model:
     return Model(tmp_path / "model", marks, special=marks_are == "special")
 
 
-@pytest.mark.parametrize(("form", "sample"), ALL_FORMATS.values(), ids=list(ALL_FORMATS))
+@by_format
 def test_required(tmp_path: Path, form: ToolFormat, sample: Sample, marks_are: str) -> None:
     model = new_model(tmp_path, form, marks_are)
     plan = ToolPlan.of(ToolFields(tools=TOOLS, tool_choice="required"), form, model.tokenizer)
@@ -45,7 +58,7 @@ def test_required(tmp_path: Path, form: ToolFormat, sample: Sample, marks_are: s
     assert plan.grammar_with(ANSWER) == plan.grammar, "the format is that of text, and there is none"
 
 
-@pytest.mark.parametrize(("form", "sample"), ALL_FORMATS.values(), ids=list(ALL_FORMATS))
+@by_format
 def test_one_name(tmp_path: Path, form: ToolFormat, sample: Sample, marks_are: str) -> None:
     model = new_model(tmp_path, form, marks_are)
     choice = {"type": "function", "function": {"name": "now"}}
@@ -61,8 +74,10 @@ def test_one_name(tmp_path: Path, form: ToolFormat, sample: Sample, marks_are: s
     assert json.loads("".join(delta.arguments for delta in calls)) == {}
 
 
-@pytest.mark.parametrize("form", [form for form, _ in ALL_FORMATS.values()], ids=list(ALL_FORMATS))
-def test_what_the_grammar_allows_is_read_and_fits_the_schema(tmp_path: Path, form: ToolFormat, marks_are: str) -> None:
+@by_format
+def test_what_the_grammar_allows_is_read_and_fits_the_schema(
+    tmp_path: Path, form: ToolFormat, sample: Sample, marks_are: str
+) -> None:
     model = new_model(tmp_path, form, marks_are)
     tools = [tool(name, schema) for name, schema in SCHEMAS.items()]
     plan = ToolPlan.of(ToolFields(tools=tools, tool_choice="required"), form, model.tokenizer)
@@ -82,7 +97,7 @@ def test_what_the_grammar_allows_is_read_and_fits_the_schema(tmp_path: Path, for
     assert num_ended
 
 
-@pytest.mark.parametrize(("form", "sample"), FREE.values(), ids=list(FREE))
+@by_free_format
 def test_strict(tmp_path: Path, form: ToolFormat, sample: Sample, marks_are: str) -> None:
     """Text is free, until a call begins."""
     model = new_model(tmp_path, form, marks_are)
@@ -108,7 +123,7 @@ def test_functions_that_are_not_strict_take_anything(tmp_path: Path, form: ToolF
     assert (taken, ends) == (other, True) or form.syntax.arguments is not FORMATS["qwen25"].syntax.arguments
 
 
-@pytest.mark.parametrize(("form", "sample"), FREE.values(), ids=list(FREE))
+@by_free_format
 def test_tools_beside_a_response_format(tmp_path: Path, form: ToolFormat, sample: Sample, marks_are: str) -> None:
     model = new_model(tmp_path, form, marks_are)
     plan = ToolPlan.of(ToolFields(tools=TOOLS), form, model.tokenizer)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from palladio.http.tool_calls.generic_json import GENERIC_JSON
+from palladio.http.tool_calls.json_formats import GENERIC_JSON
 from tests.http.tool_calls.tool_texts import FUNCTIONS, read
 
 CALL = '{"name": "get_weather", "arguments": {"city": "Rome"}}'

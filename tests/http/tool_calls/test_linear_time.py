@@ -16,7 +16,7 @@ from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.telemetry.logs import escape_control
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_seconds
-from tests.http.tool_calls.tool_texts import FUNCTIONS, SAMPLES
+from tests.http.tool_calls.tool_texts import FUNCTIONS, LIKE_OLDER, SAMPLES
 
 SIZE = 5_000  # characters: linear time is some ms, the square of it a second
 LIMIT = 0.5  # seconds of CPU time for one text
@@ -62,7 +62,9 @@ def reasoning_texts(marks: tuple[str, ...], size: int) -> Iterator[str]:
             yield repeated(beginning, unit, size)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_OLDER else []) for name in FORMATS]
+)
 def test_tool_calls(name: str) -> None:
     check(lambda: FORMATS[name].new_parser(FUNCTIONS), tool_texts(name, SIZE, 150), LIMIT)
 
