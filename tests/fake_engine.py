@@ -244,7 +244,8 @@ class FakeEngine:
         return error
 
     def _check(self, prompt_ids: list[int], params: SamplingParams) -> None:
-        if not all(0 <= i < self.info.vocab_size for i in [*prompt_ids, *params.logit_bias, *params.stop_token_ids]):
+        vocab_size = self.info.vocab_size
+        if not all(0 <= i < vocab_size for i in [*prompt_ids, *params.logit_bias, *params.stop_token_ids]):
             raise InvalidRequestError("token id out of the vocabulary", param="prompt")
         room = self.info.context_length - len(prompt_ids)
         if room < 0 or (room == 0 and params.max_tokens != 0):

@@ -9,6 +9,8 @@ from palladio.runtime.interface.errors import InvalidRequestError, RenderLimitEr
 
 _ROLES = ("user", "assistant", "system", "tool")
 _OTHER_NAMES = {"human": "user", "client": "user", "model": "assistant", "bot": "assistant", "ai": "assistant"}
+# See _mark; as a part where the template wrote a list as Python or JSON writes it.
+_MARK = re.compile(r"""(?P<part>['"]text['"]: ?['"])?contentofmessage(?P<position>\d{1,9})end""")
 
 Render = Callable[[list[dict[str, Any]]], str]
 
@@ -113,14 +115,14 @@ def in_other_form(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _written(text: str, kinds: Mapping[int, Kind]) -> dict[Kind, str]:
     """Return how each kind that is in the text is written: as text, or inside a list that the template wrote whole."""
+    is_part: dict[int, bool] = {}
+    for match in _MARK.finditer(text):  # all in one pass: conversations have thousands of messages
+        position = int(match["position"])
+        is_part[position] = is_part.get(position, False) or match["part"] is not None
     found: dict[Kind, str] = {}
     for position, kind in kinds.items():
-        mark = _mark(position)
-        if mark not in text:
-            continue
-        is_part = re.search(rf"""['"]text['"]: ?['"]{mark}""", text) is not None
-        if not is_part or kind not in found:
-            found[kind] = "as a part" if is_part else "as text"
+        if position in is_part and (not is_part[position] or kind not in found):
+            found[kind] = "as a part" if is_part[position] else "as text"
     return found
 
 

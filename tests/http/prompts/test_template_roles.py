@@ -138,6 +138,15 @@ def test_conversations_of_known_roles_are_rendered_once() -> None:
     assert len(rendered) == 2
 
 
+@pytest.mark.timeout(30)  # a search of the whole prompt for each message takes minutes
+def test_a_conversation_of_many_messages_is_searched_once() -> None:
+    def render(messages: list) -> str:
+        return "\n".join(message["content"] for message in messages)
+
+    said = [USER, ANSWER] * 20_000
+    assert MessageForms().fit(said, range(len(said)), "t", render, has_tools=False) == said
+
+
 def test_what_is_remembered_is_bounded_and_no_thread_disturbs_another() -> None:
     forms, errors = MessageForms(), []
 
