@@ -101,7 +101,7 @@ def test_several_tokens_a_step(several: TinyEngine, alone: dict[str, list[int]],
 
 
 def test_one_shape(build: Any, closing: dict[int, float]) -> None:
-    engine = build(deterministic=True)
+    engine = build(deterministic=True, compile="lazy")
     requests = mixed(closing)
     together = run(engine, requests)
     for name in ("greedy", "scored", "city"):

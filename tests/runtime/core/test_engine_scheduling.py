@@ -66,7 +66,7 @@ FLAGS = st.fixed_dictionaries(
     }
 )
 # The same examples always: steps of other shapes round differently, and one token in a million hangs on that.
-bounded = hypothesis.settings(examples(15, long=15), derandomize=True)
+bounded = hypothesis.settings(examples(6, long=15), derandomize=True)
 
 
 def serve(core: EngineCore, arrivals: list[Arrival]) -> Collector:
@@ -93,6 +93,24 @@ def check_same_logprobs(outcome: Outcome, expected: Outcome) -> None:
     for ours, theirs in ((outcome.logprobs, expected.logprobs), (outcome.prompt_logprobs, expected.prompt_logprobs)):
         assert [entry.token_id for entry in ours] == [entry.token_id for entry in theirs]
         assert [entry.logprob for entry in ours] == pytest.approx([entry.logprob for entry in theirs], abs=1e-4)
+
+
+def engines_and_flags(*several: dict[str, Any]) -> pytest.MarkDecorator:
+    """Every pair; by default the simplest engine has each of these flags, and one whose steps verify drafts the second
+    ones, and the others are slow."""
+    return pytest.mark.parametrize(
+        ("engine", "flags"),
+        [
+            pytest.param(
+                engine,
+                flags,
+                id=f"{flags}-{engine}",
+                marks=() if engine == "tiny" or (engine, flags) == ("drafting", several[1]) else pytest.mark.slow,
+            )
+            for flags in several
+            for engine in ("tiny", "three_steps", "drafting")
+        ],
+    )
 
 
 def plain(tiny: TinyEngine) -> EngineCore:
@@ -211,8 +229,7 @@ def test_several_tokens_a_step_when_pages_run_out(tiny: TinyEngine, several: Tin
 # Deadlines and priorities
 
 
-@pytest.mark.parametrize("engine", ["tiny", "three_steps", "drafting"])
-@pytest.mark.parametrize("flags", [{}, {"enable_mixed_chunk": True}, {"disable_overlap_schedule": True}], ids=str)
+@engines_and_flags({}, {"enable_mixed_chunk": True}, {"disable_overlap_schedule": True})
 def test_deadlines(
     engine: str, flags: dict[str, Any], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,8 +266,7 @@ def test_deadlines(
         assert collector.cached_tokens["x again"] == min(16 * num_steps, 36) or num_steps < 4
 
 
-@pytest.mark.parametrize("engine", ["tiny", "three_steps", "drafting"])
-@pytest.mark.parametrize("flags", [{}, {"enable_mixed_chunk": True}, {"disable_radix_cache": True}], ids=str)
+@engines_and_flags({}, {"enable_mixed_chunk": True}, {"disable_radix_cache": True})
 def test_an_urgent_request_goes_before_and_its_victim_resumes(
     engine: str, flags: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:

@@ -113,6 +113,7 @@ def test_lazy_builds_what_steps_need_when_they_need_it(build, full, expected):
     assert len(engine.programs) == before
 
 
+@pytest.mark.slow  # tests/runtime/scheduling/batch/test_buckets.py has the sizes
 def test_only_batch_sizes_that_are_asked_for(build, full):
     """One: it samples more rows than its smallest prefill step has."""
 
@@ -249,6 +250,7 @@ def test_a_program_that_cannot_be_built_behind_the_engine_leaves_the_others(buil
     assert [report.name for report in core.stats().compile.programs if report.result == "failed"] == [str(refused)]
 
 
+@pytest.mark.slow  # above, requests of every tier are served lazily
 def test_lazy_builds_the_tier_that_is_asked_for(build):
     core = build(compile="lazy", **FEW).core()
     collector = Collector(core)
