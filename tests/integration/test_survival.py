@@ -30,7 +30,7 @@ QUEUED, NUM_TEXTS = 6, 3  # of those that wait, some have prompts of embeddings
 LAST_SAMPLING = {"sampling_params": {"max_new_tokens": 12, "temperature": 1.0, "seed": QUEUED - 1, "ignore_eos": True}}
 NUM_TOKENS = 800  # of a stream: it is not over before the test has done its worst
 ROOMY = "--page-size 64 --max-total-tokens 10240 --compile lazy"  # most programs are never needed here
-TO_ARRIVE = 1.0  # seconds for requests to reach a server whose engine is stopped
+TO_ARRIVE = 0.6  # seconds for requests to reach a server whose engine is stopped
 LONG = {"prompt": "Hello", "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True}
 
 
@@ -155,7 +155,7 @@ def test_the_engine_is_killed_and_then_the_server(launch, tmp_path, checkpoint, 
     count = MAX_RUNNING + 2 * NUM_TEXTS + 1
     assert f"replaying {count} requests" in replay.stdout
     assert f"{count} equal, 0 different; {MAX_RUNNING + NUM_TEXTS} were unfinished" in replay.stdout
-    pid, streams = server.engine_pid(), Streams(server)
+    pid, streams = server.engine_pid(), Streams(server, 1)
     server.process.kill()
     wait_gone([pid], 5.0)
     streams.join()

@@ -142,7 +142,7 @@ async def run_with_kills(folder: Path, tokenizer: Tokenizer, kills: list[int], c
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
-@examples(30)
+@examples(8)
 @hypothesis.given(kills=st.lists(st.integers(0, 60), max_size=4), cancels=st.booleans())
 def test_every_line_has_one_result_wherever_servers_end(
     tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture, kills: list[int], cancels: bool
