@@ -243,7 +243,8 @@ def test_partial_rotation_turns_pairs_and_leaves_the_rest(is_interleaved: bool) 
 
 def test_dummy_weights_of_every_family(tmp_path: Path) -> None:
     for family in ("olmo2", "starcoder2"):
-        model = load_model(tmp_path, read(family, num_hidden_layers=1), dtype=jnp.float32, mesh=make_mesh(1), load_format="dummy")
+        config = read(family, num_hidden_layers=1)
+        model = load_model(tmp_path, config, dtype=jnp.float32, mesh=make_mesh(1), load_format="dummy")
         hidden = Driver(model.config, model, 1).step([[5, 6, 7]])[0]
         assert np.isfinite(hidden).all()
         assert hidden.std() > 0.01

@@ -87,7 +87,8 @@ def test_a_name_of_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None:
     "words",
     [
         ("only-one",),
-        *(pytest.param(words, marks=pytest.mark.slow) for words in (("/nowhere", "out"), ("a", "b", "--dtype", "int3"))),
+        pytest.param(("/nowhere", "out"), marks=pytest.mark.slow),
+        pytest.param(("a", "b", "--dtype", "int3"), marks=pytest.mark.slow),
     ],
 )
 def test_wrong_words(words: tuple[str, ...]) -> None:

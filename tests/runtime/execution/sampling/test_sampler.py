@@ -223,7 +223,8 @@ def test_extreme_logits_give_a_kept_token(scale):
 
 
 @pytest.mark.parametrize("tier", ["greedy", "random", "full"])
-@pytest.mark.parametrize("vocab_size", [pytest.param(V, marks=pytest.mark.slow), 5000])  # XLA:CPU computes the maximum of a long row otherwise
+# XLA:CPU computes the maximum of a long row otherwise.
+@pytest.mark.parametrize("vocab_size", [pytest.param(V, marks=pytest.mark.slow), 5000])
 def test_nan_is_reported_and_stays_in_its_row(tier, vocab_size):
     logits, state = random_logits(4, vocab_size), SamplerState.allocate(2, vocab_size)
     batch = make_batch(*({"seed": i} for i in range(4)))
