@@ -1,6 +1,7 @@
 """Every backend of grouped matmul against numpy; the Triton kernel is interpreted, so no GPU is needed."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from tests.pairwise import pairwise
 from tests.pallas_kernels.interpret_mosaic import EXPERTS, interpret
 
 INTERPRETED = Target("gpu", "9.0", interpret="plain")
+SCALED = ["tpu_scaled", "gpu_triton", "xla", "reference"]
 SIZES = {
     "one group": [5],
     "even": [16, 16, 16],
@@ -60,12 +62,13 @@ def test_sizes_that_no_tile_divides(D, F):
 
 @pytest.mark.parametrize(
     ("backend", "group", "storage", "name"),
-    pairwise(
-        ["tpu_scaled", "gpu_triton", "xla", "reference"],
-        [256, 128, 64, 32, 16],
-        ["int8", "float8_e4m3fn"],
-        ["one group", "edges", "nothing"],
-    ),
+    [
+        *pairwise(SCALED, [256, 32], ["int8", "float8_e4m3fn"], ["one group", "edges", "nothing"]),
+        *(
+            pytest.param(*row, "edges", marks=pytest.mark.slow)
+            for row in itertools.product(SCALED, [128, 64, 16], ["int8", "float8_e4m3fn"])
+        ),
+    ],
 )
 def test_matrices_of_8_bits_with_scales(backend, group, storage, name):
     """The same as of the widened numbers, for groups of rows that are all (256) or fewer than a kernel's step."""
@@ -89,7 +92,7 @@ FLOAT4 = np.asarray([0, 0.5, 1, 1.5, 2, 3, 4, 6, np.nan, -6, -4, -3, -2, -1.5, -
 @pytest.mark.parametrize(
     ("backend", "form", "group"),
     pairwise(
-        ["tpu_scaled", "gpu_triton", "xla", "reference"],
+        SCALED,
         ["int4", "int4 with zeros", "float4", "int8 with zeros"],
         [256, 32],
     ),

@@ -127,7 +127,7 @@ from palladio.runtime.execution.compiled.program_cache import ProgramCache
 
 programs = ProgramCache(CompileMonitor())
 def slow(x):
-    for number in range(400):
+    for number in range(200):
         x = jnp.sin(x[::-1] * number) @ jnp.cos(x.T + number)
     return x
 for number in range(50):
