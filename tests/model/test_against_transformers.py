@@ -13,7 +13,7 @@ from tests.tiny_model import FAMILIES, make_checkpoint
 # One of each kind of layer; the slow tier compares all families.
 KINDS = (
     *("qwen2", "llama3", "qwen2_windowed", "qwen2_yarn"),  # biases, frequencies, windows
-    *("gemma3", "cohere2", "nemotron"),  # norms of other forms and places, soft caps, MLPs without a gate
+    *("gemma2", "cohere2", "nemotron"),  # norms of other forms and places, soft caps, MLPs without a gate
     *("qwen2_moe", "deepseek_v3", "gpt_oss", "qwen3_next"),  # experts, latents, sinks, states
 )
 # test_golden has the kinds of layers; of this one a single position shows least.

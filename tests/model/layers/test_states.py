@@ -12,7 +12,6 @@ from palladio.model.base.sharding import make_abstract_mesh, make_mesh
 from palladio.model.cache.groups import Place
 from palladio.model.cache.kv_cache import CacheLayout
 from palladio.model.config.config import ModelConfig
-from palladio.model.config.hf_config import FULL, LINEAR
 from palladio.model.functional import num_bytes
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.spec.layer_spec import AttentionSpec, DeltaSpec
@@ -32,7 +31,7 @@ PUBLISHED = {
     "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
 }
-TWO_LAYERS = {"num_hidden_layers": 2, "layer_types": [LINEAR, FULL]}
+TWO_LAYERS = {"num_hidden_layers": 2, "full_attention_interval": 2}  # one with a state, one without
 MIB = 2**20
 
 
