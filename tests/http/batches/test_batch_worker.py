@@ -210,6 +210,7 @@ BLAME = (
 )
 
 
+@pytest.mark.slow  # one line that kills is above
 async def test_lines_fail_that_were_there_at_three_crashes_and_no_others_however_often_somebody_kills_the_engine(
     tmp_path: Path, tokenizer: Tokenizer
 ) -> None:

@@ -199,6 +199,7 @@ def kept_and_made(source: str, out: str, size: int) -> dict[str, float]:
     return {name: float(np.abs(array).sum()) for name, array in numbers(model).items()}
 
 
+@pytest.mark.slow  # test_gguf.py converts 4 bits, too
 def test_a_converted_checkpoint_keeps_4_bits_and_random_weights_have_them(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "source", "awq", "llama3", intermediate_size=96, num_hidden_layers=1)
     convert(source, tmp_path / "out")

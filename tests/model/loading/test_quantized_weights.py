@@ -309,6 +309,7 @@ def dummy_numbers(path: str, size: int) -> dict[str, float]:
     return {name: float(np.abs(array).sum()) for name, array in numbers(model).items()}
 
 
+@pytest.mark.slow  # one device is above
 def test_dummy_weights_are_the_same_over_devices(tmp_path: Path) -> None:
     path = make_checkpoint(tmp_path, "llama3", intermediate_size=192)
     to_fp8(path, "block")

@@ -91,7 +91,7 @@ def over_devices(folder: str) -> list[list[float]]:
     return found
 
 
-@pytest.mark.slow  # test_data_parallel.py has such ranks
+@pytest.mark.slow  # test_states.py has such ranks
 def test_over_ranks_of_two_devices(tmp_path: Path, golden: np.ndarray) -> None:
     found = call_with_devices(__name__, "over_devices", str(classifier(tmp_path)))
     np.testing.assert_allclose(found, golden[:, ROWS], atol=1e-4, rtol=0)

@@ -72,6 +72,7 @@ def test_in_the_background_every_request_is_served_from_the_first_programs_on(bu
     assert set(engine.programs) == set(full.programs)  # so it is as fast from here on
 
 
+@pytest.mark.slow  # above, programs arrive between requests
 def test_programs_that_arrive_while_requests_run_are_used_from_the_next_step_on(build, held, full, expected):
     engine = build(compile="background", **MANY)
     core, rest = engine.core(), iter(held["keys"])

@@ -287,7 +287,7 @@ def run_on_ranks(first: str, second: str) -> list[dict[str, list[int]]]:
     return [*said, generate(core, PROMPTS, **LONG)]
 
 
-@pytest.mark.slow  # test_data_parallel.py has such ranks; an engine of one follows above
+@pytest.mark.slow  # test_states.py has such ranks; an engine of one follows above
 def test_every_rank_follows(first, second, expected):
     said = call_with_devices(__name__, "run_on_ranks", str(first), str(second))
     assert said == [expected["first"], expected["second"], expected["second"]]
