@@ -27,7 +27,7 @@ def design(folder: str, **flags: Any) -> EnginePlan:
 
 
 def on_four(folder: str) -> dict[str, Any]:
-    one, four = model_on_meshes(folder, [[1, 1, 1], [2, 4, 1]], SHARED | {"cache_self_check": 0.0})
+    one, four = model_on_meshes(folder, [[1, 1, 1], [2, 4, 1]], SHARED | {"cache_self_check": 0.0, "cuda_graph_bs": ()})
     plan = design(folder, tp_size=4, dp_size=2)
     _, leaves = flatten_model(abstract_model(plan.model, dtype=plan.dtypes.activations, mesh=plan.shape.mesh))
     shards = [str(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves]
