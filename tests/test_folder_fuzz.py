@@ -15,6 +15,7 @@ def run(*arguments: str) -> str:
     return found.stdout
 
 
+@pytest.mark.slow  # tests/model/loading/test_damaged_formats.py has damages, one by one
 def test_damaged_folders_are_read_or_refused():
     assert "'refused'" in run("8", "--count", "60", "--no-engine", "--kinds", "plain", "divided", "awq", "gguf")
 

@@ -132,7 +132,13 @@ def test_each_row_names_a_test_that_starts_a_process_and_uses_it():
     assert _starts_a_process("tests/test_shared_state.py::test_constants_are_no_state") is False
 
 
-@pytest.mark.parametrize("group", ["text", "http", "device", pytest.param("native", marks=needs_compiler)])
+OTHER_GROUPS = [
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("http", "device")),
+    pytest.param("native", marks=[needs_compiler, pytest.mark.slow]),
+]
+
+
+@pytest.mark.parametrize("group", ["text", *OTHER_GROUPS])
 def test_each_is_used_first_in_a_process_of_its_own(group):
     command = [sys.executable, "-m", "tests.first_uses", group]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)

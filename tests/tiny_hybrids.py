@@ -89,7 +89,7 @@ def weight_shapes(config: Mapping[str, Any]) -> Shapes:
         "lm_head.weight": (V, D),
     }
     for i in range(config["num_hidden_layers"]):
-        layer = _delta_net(config) if (i + 1) % 4 else _attention(config)
+        layer = _delta_net(config) if (i + 1) % config.get("full_attention_interval", 4) else _attention(config)
         is_sparse = "num_experts" in config and i not in config.get("mlp_only_layers", ())
         layer |= _experts(config) if is_sparse else _mlp("mlp.", D, config["intermediate_size"])
         layer |= {"input_layernorm.weight": (D,), "post_attention_layernorm.weight": (D,)}

@@ -111,6 +111,7 @@ def test_it_loads_then_serves_and_logs_as_sglang_then_lets_streams_finish_and_re
     assert process.popen.wait(20) == 0
 
 
+@pytest.mark.slow  # above is a signal, and a stream that ends after it
 def test_it_sleeps_while_nobody_asks_and_ctrl_c_drains_and_a_second_signal_ends_it_at_once(launch) -> None:
     process = launch(delay=1.0)
     process.wait_ready()
@@ -130,6 +131,7 @@ def test_it_sleeps_while_nobody_asks_and_ctrl_c_drains_and_a_second_signal_ends_
         assert time.monotonic() - begun < 4
 
 
+@pytest.mark.slow  # tests/integration/test_bad_start.py has a real one
 def test_an_engine_that_cannot_start_ends_the_process(launch) -> None:
     process = launch(load_seconds=0.3, mode="fail")
     assert process.popen.wait(20) != 0

@@ -100,6 +100,7 @@ def whole(files: list[Path]) -> None:
     assert len(files) == 2
 
 
+@pytest.mark.slow  # above is a damaged file, and tests/model/loading/test_gguf.py has these
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize(
     ("damage", "words"),
@@ -108,14 +109,8 @@ def whole(files: list[Path]) -> None:
             whole,
             ("tensor blk.0.ffn_up.weight in m-0000", "has the GGUF type IQ3_S", "Give a file in one of these"),
         ),
-        pytest.param(
-            of_a_part_less,
-            ("m-00002-of-00002.gguf missing", "download every part into the same directory"),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            cut_short, ("m-00002-of-00002.gguf is truncated: tensor", "Download it again"), marks=pytest.mark.slow
-        ),
+        (of_a_part_less, ("m-00002-of-00002.gguf missing", "download every part into the same directory")),
+        (cut_short, ("m-00002-of-00002.gguf is truncated: tensor", "Download it again")),
     ],
 )
 def test_damaged_gguf_files(damage, words, tmp_path):

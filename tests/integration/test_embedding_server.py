@@ -39,7 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(folder: Path, environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    flags = f"{LIMITS.replace(DECODE_SIZES, '')} --served-model-name {MODEL} --is-embedding"
+    limits = LIMITS.replace(DECODE_SIZES, "").replace("--compile full", "--compile lazy")
+    flags = f"{limits} --served-model-name {MODEL} --is-embedding"
     server = Server(launch_command(folder, flags), tmp_path_factory.mktemp("server") / "log")
     yield server
     server.stop()

@@ -46,6 +46,7 @@ def test_forms(engine, table, expected, checkpoint) -> None:
     assert engine.generate(input_embeds=coarse, sampling_params=PARAMS)["meta_info"]["cached_tokens"] == 0
 
 
+@pytest.mark.slow  # tests/runtime/core/test_input_embeds.py has them without processes
 def test_samples_streams_and_logprobs(engine, table, expected) -> None:
     two = PARAMS | {"n": 2}
     texts = [row["output_ids"] for row in engine.generate(input_ids=IDS[0], sampling_params=two)]

@@ -144,6 +144,7 @@ def test_the_longest_prompt_that_can_be_scored(server: Server) -> None:
     assert len(choice["logprobs"]["token_logprobs"]) == CONTEXT_LENGTH
 
 
+@pytest.mark.slow  # goldens have its logits, and test_sampling_effects.py what is told of them
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
 @pytest.mark.torch
 def test_against_transformers(server: Server, checkpoint: Path) -> None:

@@ -16,8 +16,7 @@ from tests.tiny_model import VOCAB_SIZE, make_checkpoint
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
 
 FAMILIES = [  # tests/model has them all
-    "qwen3",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2", "llama3", "mistral")),
+    pytest.param(name, marks=pytest.mark.slow) for name in ("qwen3", "qwen2", "llama3", "mistral")
 ]
 PAGE, CHUNK, CONTEXT = 8, 64, 256
 POOL = 640  # tokens: about three of the requests below, so that most are retracted again and again
@@ -160,6 +159,7 @@ def test_leaving_a_stream_frees_its_pages(engine):
     engine.generate("Hello", {"max_new_tokens": 1})  # a turn of the engine later
 
 
+@pytest.mark.slow  # tests/runtime/core/test_determinism.py has it
 def test_seeded_samples_survive_retraction(engine):
     """A pool under pressure gives the tokens that an idle one gives."""
     prompts = ragged_prompts()
@@ -185,6 +185,7 @@ def test_n_and_logprobs(engine):
         assert all(len(top) == 2 for top in meta["output_top_logprobs"])
 
 
+@pytest.mark.slow  # tests/runtime/core has it
 def test_a_request_larger_than_the_pool(make_engine, tmp_path):
     from palladio import ContextLengthError, EngineDeadError
 

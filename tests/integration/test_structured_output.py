@@ -211,12 +211,11 @@ def test_a_large_schema_holds_nobody_up(server):
 
 
 def test_offline(checkpoint, cache_dir):
-    """With the programs of the shared server."""
     flags = LIMITS.replace(DECODE_SIZES, "").replace("--compile full ", "").split()
     names = [flag.removeprefix("--").replace("-", "_") for flag in flags if flag.startswith("--")]
     values = [flag for flag in flags if not flag.startswith("--")]
     options: dict[str, Any] = {name: int(value) for name, value in zip(names, values, strict=False)}
-    options |= {"cuda_graph_bs": (1,), "compile": "full"}
+    options |= {"cuda_graph_bs": (1,), "compile": "lazy"}
     with Engine(model_path=str(checkpoint), compilation_cache_dir=str(cache_dir / "xla"), **options) as engine:
         results: Any = engine.generate(
             ["Paris", "Rome"],

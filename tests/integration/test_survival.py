@@ -30,7 +30,7 @@ QUEUED, NUM_TEXTS = 6, 3  # of those that wait, some have prompts of embeddings
 LAST_SAMPLING = {"sampling_params": {"max_new_tokens": 12, "temperature": 1.0, "seed": QUEUED - 1, "ignore_eos": True}}
 NUM_TOKENS = 800  # of a stream: it is not over before the test has done its worst
 ROOMY = "--page-size 64 --max-total-tokens 10240 --compile lazy"  # most programs are never needed here
-TO_ARRIVE = 1.0  # seconds for requests to reach a server whose engine is stopped
+TO_ARRIVE = 0.6  # seconds for requests to reach a server whose engine is stopped
 LONG = {"prompt": "Hello", "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True}
 
 
@@ -116,6 +116,7 @@ def wait_healthy(server: Server, seconds: float = 100.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow  # below is a shorter one; test_restarts.py, test_crash_dump.py and test_replay.py have its parts
 def test_the_engine_is_killed_and_then_the_server(launch, tmp_path, checkpoint, monkeypatch):
     """Streams that had begun end with an error; what waited is answered as if nothing had happened; a dump is left,
     and its replay gives the same tokens. The next engine goes with its server, and frees the device."""
@@ -155,7 +156,7 @@ def test_the_engine_is_killed_and_then_the_server(launch, tmp_path, checkpoint, 
     count = MAX_RUNNING + 2 * NUM_TEXTS + 1
     assert f"replaying {count} requests" in replay.stdout
     assert f"{count} equal, 0 different; {MAX_RUNNING + NUM_TEXTS} were unfinished" in replay.stdout
-    pid, streams = server.engine_pid(), Streams(server)
+    pid, streams = server.engine_pid(), Streams(server, 1)
     server.process.kill()
     wait_gone([pid], 5.0)
     streams.join()
@@ -199,16 +200,20 @@ def test_a_second_sigterm_is_immediate(launch):
     assert "Traceback" not in server.log()
 
 
-@pytest.mark.slow
 def test_a_full_disk_does_no_harm(launch, tmp_path):
-    """The dumps' folder is gone when the crash comes; the server says so and goes on."""
+    """The dumps' folder is gone when the engine is killed; the server says so and goes on. The next engine goes with
+    its server."""
     folder = tmp_path / "dumps"
     server = launch(f"{ROOMY} --crash-dump-folder {folder}")
     folder.rmdir()
     folder.touch()
     streams = Streams(server, 1)
     os.kill(server.engine_pid(), signal.SIGKILL)
-    streams.join()
+    (lines,) = streams.join()
+    assert '"code":"engine_dead"' in lines[-2], lines[-2:]
     wait_healthy(server)
     assert server.post(GENERATE, {"text": "Hello", "sampling_params": {"max_new_tokens": 3}}).status_code == 200
     assert "Cannot write the crash dump" in server.log()
+    pid = server.engine_pid()
+    server.process.kill()
+    wait_gone([pid], 5.0)

@@ -128,11 +128,12 @@ STACKED: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
 }
 
 
-def stacked_checkpoint(path: Path, case: str) -> Path:
-    """With the experts of a layer in one tensor, and only they quantized."""
+def stacked_checkpoint(path: Path, case: str, **overrides: Any) -> Path:
+    """With the experts of a layer in one tensor, and only they quantized. Args: overrides: of mxfp4, whose model is a
+    gpt-oss."""
     make, quantization, _ = STACKED[case]
     if case == "mxfp4":
-        return gpt_oss_checkpoint(path)
+        return gpt_oss_checkpoint(path, **overrides)
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_experts": 4, "moe_intermediate_size": 32}
     tensors = load_file(make_checkpoint(path, "qwen3_moe", **sizes) / stored.FILE)
     for layer in range(2):

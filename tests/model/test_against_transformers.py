@@ -10,12 +10,13 @@ from tests.model.driver import Driver, greedy, load
 from tests.model.make_goldens import GOLDENS, NUM_TOKENS, prompts, prompts_of
 from tests.tiny_model import FAMILIES, make_checkpoint
 
-# All that these have others have as well; the slow tier compares them too.
-RELATIVES = (
-    *("qwen2_tied", "llama_biased", "qwen3_5", "ministral", "internlm3", "deepseek_v2", "kimi_k2", "glm4_moe_lite"),
-    *("phi4_mini", "olmo2", "cohere"),
+# One of each kind of layer; the slow tier compares all families.
+KINDS = (
+    *("qwen2", "llama3"),  # biases, frequencies
+    *("gemma2", "cohere2", "nemotron"),  # windows, norms of other forms and places, soft caps, MLPs without a gate
+    *("qwen2_moe", "deepseek_v3", "gpt_oss", "qwen3_next"),  # experts, latents, sinks, states
 )
-# test_golden has every family; of this one a single position shows least.
+# test_golden has the kinds of layers; of this one a single position shows least.
 EVERY_POSITION = ("qwen2_windowed",)
 DECODED = 24  # of the NUM_TOKENS that goldens hold: every prompt grows over the edge of a page
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
@@ -24,7 +25,7 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 @pytest.mark.parametrize(
     ("family", "count"),
     [
-        *(pytest.param(name, DECODED, marks=pytest.mark.slow if name in RELATIVES else ()) for name in FAMILIES),
+        *(pytest.param(name, DECODED, marks=() if name in KINDS else pytest.mark.slow) for name in FAMILIES),
         *(pytest.param(family, NUM_TOKENS, marks=pytest.mark.slow) for family in FAMILIES),
     ],
 )
@@ -57,8 +58,7 @@ def test_every_logit_of_the_prompts(family, tmp_path):
 @pytest.mark.parametrize(
     ("family", "cut"),
     [
-        ("qwen2", 1),
-        pytest.param("qwen2", 16, marks=pytest.mark.slow),
+        *(pytest.param("qwen2", cut, marks=pytest.mark.slow) for cut in (1, 16)),
         ("mistral", 15),
         pytest.param("mistral", 40, marks=pytest.mark.slow),
     ],
@@ -73,6 +73,7 @@ def test_two_chunks_equal_one(family, cut, tmp_path):
         np.testing.assert_allclose(chunked, whole[b], atol=2e-5, rtol=0)
 
 
+@pytest.mark.slow  # tests/runtime/core/test_determinism.py has them
 def test_neighbours_and_padding_change_nothing(tmp_path):
     """A request alone, and among others in another order: the same logits."""
     config, model = load(make_checkpoint(tmp_path, "qwen3"))
@@ -83,6 +84,7 @@ def test_neighbours_and_padding_change_nothing(tmp_path):
         np.testing.assert_allclose(together[b], alone, atol=2e-5, rtol=0)
 
 
+@pytest.mark.slow  # tests/runtime/core/test_engine_scheduling.py has mixed steps
 def test_prefill_and_decode_in_one_step(tmp_path):
     config, model = load(make_checkpoint(tmp_path, "qwen2"))
     first, second = prompts()[5], prompts()[7]
@@ -94,6 +96,7 @@ def test_prefill_and_decode_in_one_step(tmp_path):
     np.testing.assert_allclose(mixed[1], expected[1], atol=2e-5, rtol=0)
 
 
+@pytest.mark.slow  # tests/pallas_kernels/test_ragged_paged_attention.py has both backends
 def test_reference_backend_agrees(tmp_path):
     path = make_checkpoint(tmp_path, "mistral")
     outputs = [

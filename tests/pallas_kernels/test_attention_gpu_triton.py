@@ -32,7 +32,7 @@ def test_matches_the_oracle(case):
     [
         ("prefill", "float32", 0.02),
         ("decode", "float8_e4m3fn", 0.03),
-        ("prefill", "int8", 0.02),
+        pytest.param("prefill", "int8", 0.02, marks=pytest.mark.slow),
         pytest.param("decode", "float32", 0.02, marks=pytest.mark.slow),
         pytest.param("prefill", "float8_e4m3fn", 0.03, marks=pytest.mark.slow),
         pytest.param("decode", "int8", 0.02, marks=pytest.mark.slow),
@@ -46,7 +46,7 @@ def test_bfloat16_accumulates_in_float32(kind, kv_dtype, limit):
     np.testing.assert_allclose(out.astype(np.float32), exact.astype(np.float32), atol=limit)
 
 
-@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.slow), 100])
 @pytest.mark.parametrize("spare_parts", [7, *(pytest.param(count, marks=pytest.mark.slow) for count in (0, 1, 64))])
 def test_the_keys_of_long_requests_are_shared_out(window, spare_parts):
     """One long request among short ones; whatever the number of parts, each key counts once."""
@@ -61,8 +61,14 @@ def test_the_keys_of_long_requests_are_shared_out(window, spare_parts):
     assert not np.any(out[4:])
 
 
-@pytest.mark.parametrize("spare_parts", [0, 5, 66])
-@pytest.mark.parametrize("lengths", [(0, 0), (1, 1), (9000, 1), (500,) * 12, (0, 131072, 7), (257, 256, 255)])
+@pytest.mark.parametrize("spare_parts", [5, *(pytest.param(count, marks=pytest.mark.slow) for count in (0, 66))])
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        *((0, 0), (9000, 1), (0, 131072, 7)),
+        *(pytest.param(lengths, marks=pytest.mark.slow) for lengths in ((1, 1), (500,) * 12, (257, 256, 255))),
+    ],
+)
 def test_parts_cover_every_key_once(lengths, spare_parts):
     blocks = DecodeBlocks(keys=64, spare_parts=spare_parts)
     parts = triton_decode.plan_parts(jnp.array([*lengths, 77]), jnp.int32(len(lengths)), None, blocks)

@@ -1,7 +1,7 @@
 """The TPU kernels of ragged paged attention, interpreted on this host, against the oracle of the one case suite.
 
 No mode of interpretation finds every fault, so some cases run in all three; and a test plants faults to show that they
-would be found: one of them by default, all in the slow tier.
+would be found, in the slow tier.
 """
 
 import dataclasses
@@ -72,7 +72,17 @@ SHORT = ((0, 1), (63, 1), (127, 1), (128, 1), (200, 1), (255, 1), (256, 1), (300
 
 @pytest.mark.parametrize(
     ("name", "traits"),
-    [("plain", {}), ("window", {"window": 40}), ("shared lanes", {"head_size": 32}), ("int8", {"kv_dtype": "int8"})],
+    [
+        ("plain", {}),
+        *(
+            pytest.param(name, traits, marks=pytest.mark.slow)
+            for name, traits in (
+                ("window", {"window": 40}),
+                ("shared lanes", {"head_size": 32}),
+                ("int8", {"kv_dtype": "int8"}),
+            )
+        ),
+    ],
 )
 def test_the_last_keys_of_a_request_are_computed_with_as_few_as_hold_them(name, traits, monkeypatch):
     """A quarter, a half, or all of a block; before them whole blocks."""
@@ -92,12 +102,12 @@ SHARING = (1, 63, 127, 128, 129, 2, 256, 500, 100, 5, 257, 200, 32, 255)  # of t
 @pytest.mark.parametrize(
     "traits",
     [
-        {"head_size": 32, "sinks": True, "page_size": 16},
-        {"kv_dtype": "int8", "page_size": 64},
+        {},  # whose program test_nan_in_one_request_of_a_shared_grid_step_reaches_no_other has as well
         *(
             pytest.param(traits, marks=pytest.mark.slow)
             for traits in (
-                {},
+                {"head_size": 32, "sinks": True, "page_size": 16},
+                {"kv_dtype": "int8", "page_size": 64},
                 {"num_heads": 16, "sinks": True, "soft_cap": 4.0, "page_size": 128},
                 {"num_heads": 2, "page_size": 64},
                 {"num_heads": 10, "window": 300},
@@ -125,7 +135,8 @@ def test_short_requests_share_grid_steps(traits):
     assert step.grid_steps == [(128, 4), (256, 2)]
 
 
-@pytest.mark.parametrize("window", [200, pytest.param(128, marks=pytest.mark.slow)])
+@pytest.mark.slow  # below is a shorter window
+@pytest.mark.parametrize("window", [200, 128])
 def test_requests_of_more_keys_than_the_window_have_grid_steps_of_their_own(window, monkeypatch):
     grid_steps = _blocks_of_512_keys(monkeypatch)
     assert _error(dataclasses.replace(_sharing(SHARING, 24), window=window), "plain") < 1e-5
@@ -150,7 +161,7 @@ def test_the_result_of_a_request_is_the_same_to_the_bit_whatever_requests_stand_
     case = dataclasses.replace(_sharing((1, 127, 128, 129, 200, 256, 257), 8), **traits)
     data, step = make(case), _step(_of_any_lengths(case), dtype)
     out, count = step(data), data.num_requests
-    for order in (range(count)[::-1], [4, 2], [5, 1, 6], *([one] for one in range(count))):
+    for order in (range(count)[::-1], [4, 2], [5, 1, 6], [0], [3]):
         rows = np.array([*order, *[row for row in range(8) if row not in order]])
         moved = {name: getattr(data, name)[rows] for name in ("q", "kv_len", "block_table")}
         found = step(dataclasses.replace(data, num_requests=len(order), **moved))
@@ -158,7 +169,8 @@ def test_the_result_of_a_request_is_the_same_to_the_bit_whatever_requests_stand_
     assert {size for size, _ in step.grid_steps} == {128, 256}
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
+@pytest.mark.slow  # above are rows alone
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_step_of_two_rows_in_which_none_shares_a_grid_step_gives_the_same_bits(dtype):
     traits = {"num_heads": 8, "num_kv_heads": 2, "sinks": True, "soft_cap": 4.0}
     case = dataclasses.replace(_sharing((1, 127, 128, 129, 200, 256, 257), 8), **traits)
@@ -172,7 +184,8 @@ def test_a_step_of_two_rows_in_which_none_shares_a_grid_step_gives_the_same_bits
     assert not two.grid_steps
 
 
-@pytest.mark.parametrize("heads", [pytest.param((8, 2), marks=pytest.mark.slow), (4, 1)], ids=str)
+@pytest.mark.slow  # a wide table is above
+@pytest.mark.parametrize("heads", [(8, 2), (4, 1)], ids=str)
 def test_short_requests_share_grid_steps_where_the_block_table_is_narrow(heads):
     """And NaN in one of them reaches no other."""
     N, K = heads
@@ -277,6 +290,7 @@ def _blocks_of_512_keys(monkeypatch):
     return grid_steps
 
 
+@pytest.mark.slow  # the shared grid steps above have such sums
 def test_sums_without_the_matrix_unit_match_the_oracle():
     """As on generations whose matrix unit has no columns to spare."""
     assert _error(SMALL, "plain", "v5e") < 1e-5
@@ -291,6 +305,7 @@ def test_bfloat16_accumulates_in_float32(kind):
     np.testing.assert_allclose(out.astype(np.float32), exact.astype(np.float32), atol=1e-2)
 
 
+@pytest.mark.slow  # it tests the simulator
 def test_a_missing_wait_is_found(plant):
     plant(tpu_pages.KeyBuffers, "wait", lambda *_: None)
     assert not _error(SMALL, "on_wait") < 1e-5  # a copy that nobody waits for never happens

@@ -77,7 +77,10 @@ def test_products_of_bfloat16(inputs: int, outputs: int, form: Form) -> None:
 @needs_compiler
 @pytest.mark.usefixtures("built")
 @every_form
-@pytest.mark.parametrize(("inputs", "outputs"), [(1, 7), (15, 1), (1031, 141), (608, 64), (4200, 6)])
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [(1, 7), (15, 1), (1031, 141), pytest.param(608, 64, marks=pytest.mark.slow), (4200, 6)],
+)
 def test_products_of_many_rows_of_bfloat16(inputs: int, outputs: int, form: Form) -> None:
     """Many rows are multiplied another way. With AVX-512 each has a lane: those of a whole register and of half a
     panel, of full panels, and of more than go together. With AVX2 each output has one: tiles of six rows and of five,

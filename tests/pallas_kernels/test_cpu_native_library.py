@@ -138,7 +138,13 @@ def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @needs_compiler
-@pytest.mark.parametrize("unit", sorted({unit for units in library._UNITS.values() for unit in units}))
+@pytest.mark.parametrize(
+    "unit",
+    [
+        unit if unit in ("attention.cc", "row_argmax.cc") else pytest.param(unit, marks=pytest.mark.slow)
+        for unit in sorted({unit for units in library._UNITS.values() for unit in units})
+    ],
+)
 def test_the_form_that_no_other_test_loads_compiles(unit: str) -> None:
     """AVX-512 without VNNI: its kernels are those of other forms."""
     compiler = next(filter(None, map(shutil.which, library.COMPILERS)))

@@ -60,13 +60,13 @@ def assert_same(arrays, num_tokens, first, routing, target=PLAIN):
 @pytest.mark.parametrize(
     ("tokens", "experts", "chosen", "here", "first", "renormalize"),
     [
-        (2, 128, 8, 32, 96, True),
         (1, 8, 2, 8, 0, False),
         (64, 128, 8, 32, 32, True),
-        (48, 60, 4, 15, 15, False),
-        (24, 60, 4, 60, 0, True),
         (40, 32, 4, 8, 24, False),
         (144, 16, 1, 16, 0, True),
+        pytest.param(2, 128, 8, 32, 96, True, marks=pytest.mark.slow),
+        pytest.param(48, 60, 4, 15, 15, False, marks=pytest.mark.slow),
+        pytest.param(24, 60, 4, 60, 0, True, marks=pytest.mark.slow),
         pytest.param(150, 256, 8, 256, 0, False, marks=pytest.mark.slow),
     ],
 )
@@ -83,10 +83,20 @@ ROUTERS = {
     "two best": {"score": "sigmoid", "has_bias": True, "groups": Groups(8, 4, best_two=True)},
 }
 every_router = pytest.mark.parametrize("router", ROUTERS.values(), ids=ROUTERS)
+# By default each router has one of the two steps, and one of them both.
+_STEPS = {"one token": (1, 1, 64, 0), "many tokens": (40, 4, 16, 32)}
+_IS_SLOW = {("one token", "bias"), *(("many tokens", name) for name in ROUTERS if name not in ("bias", "two best"))}
+routers_and_steps = pytest.mark.parametrize(
+    ("router", "tokens", "chosen", "here", "first"),
+    [
+        pytest.param(router, *sizes, id=f"{step}-{name}", marks=pytest.mark.slow if (step, name) in _IS_SLOW else ())
+        for step, sizes in _STEPS.items()
+        for name, router in ROUTERS.items()
+    ],
+)
 
 
-@every_router
-@pytest.mark.parametrize(("tokens", "chosen", "here", "first"), [(1, 1, 64, 0), (40, 4, 16, 32)])
+@routers_and_steps
 def test_other_routers(router, tokens, chosen, here, first):
     renormalized, plain = (Routing(chosen, here, renormalize, 2.5, **router) for renormalize in (True, False))
     assert_same(step(tokens, 64), max(1, tokens - 3), first, renormalized)

@@ -1,6 +1,7 @@
 """Every backend of grouped matmul against numpy; the Triton kernel is interpreted, so no GPU is needed."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from tests.pairwise import pairwise
 from tests.pallas_kernels.interpret_mosaic import EXPERTS, interpret
 
 INTERPRETED = Target("gpu", "9.0", interpret="plain")
+SCALED = ["tpu_scaled", "gpu_triton", "xla", "reference"]
 SIZES = {
     "one group": [5],
     "even": [16, 16, 16],
@@ -46,7 +48,10 @@ def test_matches_numpy(backend, name, spare_rows):
     np.testing.assert_allclose(out, expected, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("D", "F"), [(40, 128), (64, 72), (8, 24), (100, 200), (16, 1)])
+@pytest.mark.parametrize(
+    ("D", "F"),
+    [(40, 128), (16, 1), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((64, 72), (8, 24), (100, 200)))],
+)
 def test_sizes_that_no_tile_divides(D, F):
     sizes = SIZES["edges"]
     rows, matrices, expected = _make(sizes, 3, D, F)
@@ -57,12 +62,13 @@ def test_sizes_that_no_tile_divides(D, F):
 
 @pytest.mark.parametrize(
     ("backend", "group", "storage", "name"),
-    pairwise(
-        ["tpu_scaled", "gpu_triton", "xla", "reference"],
-        [256, 128, 64, 32, 16],
-        ["int8", "float8_e4m3fn"],
-        ["one group", "edges", "nothing"],
-    ),
+    [
+        *pairwise(SCALED, [256, 32], ["int8", "float8_e4m3fn"], ["one group", "edges", "nothing"]),
+        *(
+            pytest.param(*row, "edges", marks=pytest.mark.slow)
+            for row in itertools.product(SCALED, [128, 64, 16], ["int8", "float8_e4m3fn"])
+        ),
+    ],
 )
 def test_matrices_of_8_bits_with_scales(backend, group, storage, name):
     """The same as of the widened numbers, for groups of rows that are all (256) or fewer than a kernel's step."""
@@ -86,7 +92,7 @@ FLOAT4 = np.asarray([0, 0.5, 1, 1.5, 2, 3, 4, 6, np.nan, -6, -4, -3, -2, -1.5, -
 @pytest.mark.parametrize(
     ("backend", "form", "group"),
     pairwise(
-        ["tpu_scaled", "gpu_triton", "xla", "reference"],
+        SCALED,
         ["int4", "int4 with zeros", "float4", "int8 with zeros"],
         [256, 32],
     ),
@@ -123,7 +129,7 @@ def test_matrices_of_4_bits(backend, form, group):
         (288, 360, 32, "int4"),
         (288, 200, 288, "float8_e4m3fn"),
         (1152, 128, 128, "int8"),  # a step of five units, and one of four
-        (2304, 128, 128, "int4"),  # two wide steps of nine units
+        pytest.param(2304, 128, 128, "int4", marks=pytest.mark.slow),  # two wide steps of nine units
         pytest.param(416, 130, 64, "float8_e4m3fn", marks=pytest.mark.slow),
         pytest.param(192, 2880, 16, "int4", marks=pytest.mark.slow),
     ],
@@ -192,7 +198,7 @@ def test_scales_that_do_not_fit():
             grouped_matmul(rows, matrices.astype(jnp.int8), sizes, scales=small, backend=backend, target=target)
 
 
-@pytest.mark.parametrize("num_rows", [8, 128, 1024])
+@pytest.mark.parametrize("num_rows", [8, *(pytest.param(count, marks=pytest.mark.slow) for count in (128, 1024))])
 def test_bfloat16_accumulates_in_float32(num_rows):
     """Of each size of tiles."""
     sizes = [num_rows // 4, 0, num_rows // 2, num_rows // 4]
@@ -238,10 +244,10 @@ FEW_ROWS = {"one row a group": [0, 1] * 8, "all in the last group": [0] * 127 + 
 @pytest.mark.parametrize(
     ("tile", "beyond"),
     [
-        *((16, 0), (1, 1)),
+        (16, 1),
         *(
             pytest.param(tile, beyond, marks=pytest.mark.slow)
-            for tile, beyond in ((1, 0), (1, 50), (16, 1), (16, 50), (64, 0), (64, 1), (64, 50))
+            for tile, beyond in ((1, 0), (1, 1), (1, 50), (16, 0), (16, 50), (64, 0), (64, 1), (64, 50))
         ),
     ],
 )

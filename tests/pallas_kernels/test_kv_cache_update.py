@@ -60,7 +60,14 @@ def test_in_place_when_donated(num_tokens):
 
 @pytest.mark.parametrize(
     ("mode", "num_tokens", "num_heads"),
-    [("plain", 1, 2), ("plain", 65, 1), ("on_wait", 16, 2), ("on_wait", 17, 24), ("eager", 19, 1)],
+    [
+        ("plain", 65, 1),
+        ("on_wait", 16, 2),
+        *(
+            pytest.param(*sizes, marks=pytest.mark.slow)
+            for sizes in (("plain", 1, 2), ("on_wait", 17, 24), ("eager", 19, 1))
+        ),
+    ],
 )
 def test_the_tpu_kernel_writes_single_rows_in_any_number(mode, num_tokens, num_heads):
     """24 heads are more than its buffers take at once; every fifth token is padding."""
@@ -108,7 +115,7 @@ def test_the_tpu_kernel_refuses_pages_of_no_whole_tiles():
         kv_cache_update(cache, rows, rows, writes, backend="tpu")
 
 
-@pytest.mark.parametrize("num_drafts", [1, 3, 8])
+@pytest.mark.parametrize("num_drafts", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 8))])
 @pytest.mark.parametrize("backend", ["xla", "tpu"])
 def test_short_chunks_at_every_offset_over_the_end_of_a_page(backend, num_drafts):
     """Rows of a step that verifies drafts: a request each begins at every place of its page."""

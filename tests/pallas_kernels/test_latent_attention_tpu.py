@@ -25,6 +25,7 @@ from tests.pallas_kernels.latent_cases import LAYOUTS, L, R, attend, error, rows
 
 RUNNABLE = [case for case in LAYOUTS if case.page_size % 8 == 0]
 SMALL = Case("small", ((300, 1), (150, 3), (0, 9)), num_decodes=1, padding_tokens=3)
+SMALLEST = Case("smallest", ((140, 1), (20, 3)), num_decodes=1, padding_tokens=3)
 PLAIN, ON_WAIT, EAGER = (Target("tpu", "v6e", mode) for mode in ("plain", "on_wait", "eager"))
 
 
@@ -51,7 +52,11 @@ def test_any_number_of_heads(num_heads):
 @pytest.mark.parametrize("target", [ON_WAIT, pytest.param(EAGER, marks=pytest.mark.slow)], ids=lambda t: t.interpret)
 @pytest.mark.parametrize(
     "case",
-    [SMALL, *(pytest.param(c, marks=pytest.mark.slow) for c in RUNNABLE if c.name in ("several blocks", "mixed"))],
+    [
+        SMALLEST,
+        pytest.param(SMALL, marks=pytest.mark.slow),
+        *(pytest.param(c, marks=pytest.mark.slow) for c in RUNNABLE if c.name in ("several blocks", "mixed")),
+    ],
     ids=str,
 )
 def test_matches_the_oracle_on_a_simulated_tpu(case, target):

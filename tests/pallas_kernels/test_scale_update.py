@@ -62,10 +62,10 @@ def test_int8_keeps_a_scale_for_each_token_and_head(backend, page_size, num_head
     ("mode", "page_size", "num_heads", "one_each"),
     [
         ("plain", 32, 3, False),
-        ("on_wait", 32, 8, True),
         *(
             pytest.param(*sizes, marks=pytest.mark.slow)
             for sizes in (
+                ("on_wait", 32, 8, True),
                 *(("plain", 32, 3, True), ("plain", 64, 2, False), ("plain", 64, 2, True)),
                 *(("eager", 32, 1, False), ("plain", 256, 1, False)),
             )

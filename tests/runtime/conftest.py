@@ -49,13 +49,13 @@ def tiny(build: Callable[..., TinyEngine]) -> TinyEngine:
 @pytest.fixture(scope="session")
 def three_steps(build: Callable[..., TinyEngine]) -> TinyEngine:
     """The same model; its decode programs take three steps."""
-    return build(chunked_prefill_size=64, num_continuous_decode_steps=3, cuda_graph_bs=(1,))
+    return build(chunked_prefill_size=64, num_continuous_decode_steps=3, cuda_graph_bs=(1,), compile="lazy")
 
 
 @pytest.fixture(scope="session")
 def drafting(build: Callable[..., TinyEngine]) -> TinyEngine:
     """The same model; its decode steps verify three drafts."""
-    return build(chunked_prefill_size=64, speculative_algorithm="NGRAM", cuda_graph_bs=(1,))
+    return build(chunked_prefill_size=64, speculative_algorithm="NGRAM", cuda_graph_bs=(1,), compile="lazy")
 
 
 @pytest.fixture(scope="session", params=["three_steps", "drafting"])

@@ -142,7 +142,7 @@ async def run_with_kills(folder: Path, tokenizer: Tokenizer, kills: list[int], c
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
-@examples(30)
+@examples(8)
 @hypothesis.given(kills=st.lists(st.integers(0, 60), max_size=4), cancels=st.booleans())
 def test_every_line_has_one_result_wherever_servers_end(
     tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture, kills: list[int], cancels: bool
@@ -210,6 +210,7 @@ BLAME = (
 )
 
 
+@pytest.mark.slow  # one line that kills is above
 async def test_lines_fail_that_were_there_at_three_crashes_and_no_others_however_often_somebody_kills_the_engine(
     tmp_path: Path, tokenizer: Tokenizer
 ) -> None:

@@ -61,7 +61,7 @@ answer("GET", "/dashboard/data?since=5", 401)
 """
 
 
-@pytest.mark.parametrize(("level", "num_lines"), [("info", 306), ("debug", 906)])
+@pytest.mark.parametrize(("level", "num_lines"), [("info", 306), pytest.param("debug", 906, marks=pytest.mark.slow)])
 def test_probes_of_a_server_that_is_not_ready_are_counted(level: str, num_lines: int) -> None:
     """The first of each path is logged, then their number; debug logs them all. Requests are always logged."""
     words = [sys.executable, "-c", PROBING, level]
@@ -78,7 +78,7 @@ def test_probes_of_a_server_that_is_not_ready_are_counted(level: str, num_lines:
         assert "more probes" not in run.stderr
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("form", [pytest.param("text", marks=pytest.mark.slow), "json"])
 def test_lines(form: str) -> None:
     """In a process of its own: dictConfig closes all handlers that there are, pytest's too."""
     run = subprocess.run([sys.executable, "-c", PROGRAM, form], capture_output=True, text=True, timeout=60, check=True)

@@ -61,7 +61,7 @@ def kinds(client: httpx.Client, name: str) -> list[str]:
     return [line.removeprefix("event: response.") for line in text.splitlines() if line.startswith("event: ")]
 
 
-@pytest.mark.parametrize("cancels", [False, True])
+@pytest.mark.parametrize("cancels", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_disk_is_full_at_its_end(
     restart: Callable[[], httpx.Client], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, cancels: bool
 ) -> None:

@@ -158,7 +158,7 @@ def test_the_rest_of_a_body_whose_answer_has_gone_out(serve) -> None:
         assert time.monotonic() - begun < 5
 
 
-@pytest.mark.parametrize("size", [MAX_HEAD + 1, 40 * MAX_HEAD])
+@pytest.mark.parametrize("size", [MAX_HEAD + 1, pytest.param(40 * MAX_HEAD, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("where", ["url", "header", "headers", "name"])
 def test_large_heads(serve, where: str, size: int) -> None:
     line, name, value, count = b"/version", b"a", b"b", 1

@@ -11,6 +11,7 @@ import pytest
 from tests.fake_engine import FakeEngine
 from tests.http.conftest import wait_until
 from tests.http.security.limited_server import limited_server
+from tests.pairwise import pairwise
 
 PATHS = {
     "/v1/completions": {"prompt": "x", "max_tokens": 4},
@@ -31,9 +32,7 @@ def read_all(sock: socket.socket) -> bytes:
         return b"".join(iter(lambda: sock.recv(65536), b""))
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1"])
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("path", "stream", "version"), pairwise(list(PATHS), [False, True], ["1.0", "1.1"]))
 def test_a_half_closed_client_gets_its_answer(engine: FakeEngine, path: str, stream: bool, version: str) -> None:
     engine.reply, engine.first_delay, engine.delay = "word " * 20, 0.3, 0.01
     with limited_server(engine) as address:

@@ -59,7 +59,7 @@ def read_all(sock: socket.socket) -> bytes:
     return b"".join(pieces(sock, 65536, 0))
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("stream", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_one_that_never_reads_is_cut_and_its_request_aborted(engine: FakeEngine, caplog, stream: bool) -> None:
     with (
         limited_server(engine, response_write_timeout=0.8) as address,
@@ -82,7 +82,7 @@ def test_for_one_that_never_reads_no_stream_is_made(engine: FakeEngine) -> None:
     assert 4 < engine.num_tokens < 4 * 1500 / 2
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("stream", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_one_that_reads_slowly_gets_it_all(engine: FakeEngine, stream: bool) -> None:
     body = {"prompt": "x", "max_tokens": 1200, "logprobs": 5, "stream": stream, "n": 1 if stream else 8}
     with limited_server(engine, response_write_timeout=0.5) as address:

@@ -82,7 +82,12 @@ def test_two_requests(client: openai.Client, capsys: pytest.CaptureFixture[str],
 
 
 @pytest.mark.parametrize(
-    ("url", "count"), [("/chat/completions", 20), ("/chat/completions", 100), ("/completions", 20)]
+    ("url", "count"),
+    [
+        ("/chat/completions", 20),
+        pytest.param("/chat/completions", 100, marks=pytest.mark.slow),
+        ("/completions", 20),
+    ],
 )
 def test_details_while_it_runs(client: openai.Client, tmp_path: Path, url: str, count: int) -> None:
     batch_job = start(client, tmp_path, url, count, max_tokens=16)
@@ -117,7 +122,7 @@ def test_details_while_it_runs(client: openai.Client, tmp_path: Path, url: str, 
         check_body(result["response"]["body"], 16)
 
 
-@pytest.mark.parametrize("count", [500, 5000])
+@pytest.mark.parametrize("count", [500, pytest.param(5000, marks=pytest.mark.slow)])
 def test_cancel(client: openai.Client, tmp_path: Path, count: int) -> None:
     batch_job = start(client, tmp_path, "/chat/completions", count, max_tokens=100)
     wait_until(lambda: completed(client, batch_job) > 0, "some lines have run")

@@ -132,6 +132,7 @@ def test_completion_with_parameters(client: openai.Client) -> None:
     assert "THE END" not in texts[0]
 
 
+@pytest.mark.slow  # a server of its own; test_default_model_talks.py has thoughts of a model
 @pytest.mark.parametrize("enable_thinking", [True, False])
 def test_thinking(qwen3_port: str, enable_thinking: bool) -> None:
     # Modify OpenAI's API key and API base to use SGLang's API server.
@@ -179,6 +180,7 @@ def test_deepseek_v3_models(deepseek_v3_port: str, thinking: bool) -> None:
     check_thinking(response, thinking)
 
 
+@pytest.mark.slow  # the same
 def test_separate_reasoning_false(qwen3_port: str) -> None:
     """It is not separated then: the text stays as the model wrote it."""
     client = OpenAI(api_key="EMPTY", base_url=f"http://127.0.0.1:{qwen3_port}/v1")

@@ -93,6 +93,7 @@ def test_a_head_that_only_text_config_speaks_of() -> None:
         assert ModelConfig.from_hf(config).tie_word_embeddings is value
 
 
+@pytest.mark.slow  # test_a_head_is_tied_where_transformers_ties_it has its config
 @needs_torch
 @pytest.mark.torch
 def test_logits_of_a_mistral_3_whose_head_is_tied_as_transformers_saves_it(tmp_path: Path) -> None:

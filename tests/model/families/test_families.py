@@ -154,9 +154,8 @@ def gemma3_with_images(folder: Path, prefix: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "prefix", ["language_model.model.", pytest.param("model.language_model.", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # tests/model/families/test_relatives.py has others of them
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
 def test_the_text_model_of_a_model_with_images(prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     plain, model = load(make_checkpoint(tmp_path / "plain", "gemma3"))
@@ -189,7 +188,7 @@ def test_a_tensor_of_no_known_part_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["own_scales", "all_heads"])
-@pytest.mark.parametrize("num_shards", [2, 4, 8])
+@pytest.mark.parametrize("num_shards", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (4, 8))])
 def test_norms_of_heads_count_each_stored_head_once(form: Any, num_shards: int) -> None:
     """6 heads and 3 kv heads, laid out with padding and copies."""
     stored = read("olmo2", num_attention_heads=6, num_key_value_heads=3)
@@ -244,7 +243,8 @@ def test_partial_rotation_turns_pairs_and_leaves_the_rest(is_interleaved: bool) 
 
 def test_dummy_weights_of_every_family(tmp_path: Path) -> None:
     for family in ("olmo2", "starcoder2"):
-        model = load_model(tmp_path, read(family), dtype=jnp.float32, mesh=make_mesh(1), load_format="dummy")
+        config = read(family, num_hidden_layers=1)
+        model = load_model(tmp_path, config, dtype=jnp.float32, mesh=make_mesh(1), load_format="dummy")
         hidden = Driver(model.config, model, 1).step([[5, 6, 7]])[0]
         assert np.isfinite(hidden).all()
         assert hidden.std() > 0.01

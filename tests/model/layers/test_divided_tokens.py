@@ -55,11 +55,16 @@ def compare(path: str, num_tokens: int, num_sums: int, num_hops: int) -> None:
     [
         ("qwen2", 620, 2, 0),  # of the one function that both layers are
         ("qwen2", 620, 1, 6),
-        ("gemma2", 620, 4, 0),  # norms after products too, and two kinds of layers
-        ("gemma2", 620, 2, 12),
-        ("cohere", 620, 1, 6),  # attention and MLP side by side
-        ("qwen2", 300, 0, 0),
-        ("qwen3_moe", 620, 0, 0),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow)
+            for row in (
+                ("gemma2", 620, 4, 0),  # norms after products too, and two kinds of layers
+                ("gemma2", 620, 2, 12),
+                ("cohere", 620, 1, 6),  # attention and MLP side by side
+                ("qwen2", 300, 0, 0),
+                ("qwen3_moe", 620, 0, 0),
+            )
+        ),
     ],
 )
 def test_logits_are_those_of_whole_residuals(family, num_tokens, num_sums, num_hops, tmp_path):

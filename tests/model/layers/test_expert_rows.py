@@ -32,7 +32,11 @@ TPU, V5E, CPU = Target("tpu", "v6e"), Target("tpu", "v5e"), Target("cpu")
 
 
 @pytest.mark.parametrize(
-    ("tokens", "chosen", "experts"), [(1, 1, 1), (2, 8, 32), (17, 3, 5), (128, 8, 128), (40, 2, 1)]
+    ("tokens", "chosen", "experts"),
+    [
+        *((1, 1, 1), (128, 8, 128)),
+        *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((2, 8, 32), (17, 3, 5), (40, 2, 1))),
+    ],
 )
 def test_compared_rows_are_where_sorted_ones_are(tokens, chosen, experts):
     assert tokens * chosen <= COMPARED
@@ -70,7 +74,10 @@ def layer_for(target, backend="xla", family="qwen2_moe", mesh=None, **overrides)
     return SparseMLP(Context(jnp.bfloat16, jnp.bfloat16, nnx.Rngs(1)), config, config.layers[-1].mlp, kernels, mesh)
 
 
-@pytest.mark.parametrize(("rows", "tokens"), [(21, 19), (2, 1), (300, 300)])  # 300 × 4 are too many to compare
+@pytest.mark.parametrize(
+    ("rows", "tokens"),
+    [(2, 1), (300, 300), pytest.param(21, 19, marks=pytest.mark.slow)],  # 300 × 4 are too many to compare
+)
 def test_a_layer_gives_the_same_bits(rows, tokens):
     x = jnp.asarray(np.random.default_rng(1).standard_normal((rows, 48)), jnp.bfloat16)
     by_product, by_number = (
@@ -82,7 +89,10 @@ def test_a_layer_gives_the_same_bits(rows, tokens):
 
 @pytest.mark.parametrize(
     ("family", "rows", "tokens"),
-    [("qwen2_moe", 21, 19), ("qwen2_moe", 2, 1), ("qwen2_moe", 64, 50), ("gpt_oss", 20, 20)],
+    [
+        *(("qwen2_moe", 2, 1), ("gpt_oss", 20, 20)),
+        *(pytest.param("qwen2_moe", *sizes, marks=pytest.mark.slow) for sizes in ((21, 19), (64, 50))),
+    ],
 )
 def test_a_layer_with_the_kernel_gives_the_same_bits(family, rows, tokens):
     """Of gpt-oss with biases of logits and of experts."""
@@ -108,12 +118,12 @@ def compare_parts(num_parts: int) -> None:
     np.testing.assert_array_equal(found, meant)
 
 
-@pytest.mark.parametrize("num_parts", [4, 2])
+@pytest.mark.parametrize("num_parts", [pytest.param(4, marks=pytest.mark.slow), 2])
 def test_experts_of_other_devices_are_left_to_them(num_parts):
     call_with_devices(__name__, "compare_parts", num_parts)
 
 
-@pytest.mark.parametrize("tokens", [2, 160, 150])
+@pytest.mark.parametrize("tokens", [2, 160, pytest.param(150, marks=pytest.mark.slow)])
 def test_placed_rows_are_added_up(tokens):
     """By products, by the kernel, and one by one; what is of no group may be NaN."""
     target = dataclasses.replace(V5E, interpret="plain")
@@ -127,7 +137,7 @@ def test_placed_rows_are_added_up(tokens):
     assert not out[2:].any()
 
 
-@pytest.mark.parametrize("family", ["qwen2_moe", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["qwen2_moe", pytest.param("qwen3_moe", marks=pytest.mark.slow)])
 def test_a_layer_with_both_kernels_gives_the_same_bits(family):
     """With a shared expert, whose product is added in float32, and without."""
     x = jnp.asarray(np.random.default_rng(1).standard_normal((80, 256)), jnp.bfloat16)

@@ -168,8 +168,8 @@ def rows(number, seed=0):
         ({"norm_topk_prob": True}, 1),
         pytest.param({"num_experts_per_tok": 1}, 17, marks=pytest.mark.slow),  # as test_all_tokens_to_one_expert
         ({"num_experts_per_tok": 6}, 17),  # all of them
-        ({"num_experts": 1, "num_experts_per_tok": 1}, 1),
-        ({"num_experts": 50}, 17),  # more than there are rows for
+        pytest.param({"num_experts": 1, "num_experts_per_tok": 1}, 1, marks=pytest.mark.slow),
+        pytest.param({"num_experts": 50}, 17, marks=pytest.mark.slow),  # more than there are rows for
     ],
     ids=str,
 )
@@ -180,7 +180,7 @@ def test_a_plain_loop_gives_the_same(overrides, num_rows):
     np.testing.assert_allclose(out, plain_loop(layer, experts, x), atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize("backend", ["reference", "gpu_triton"])
+@pytest.mark.parametrize("backend", ["reference", pytest.param("gpu_triton", marks=pytest.mark.slow)])
 def test_other_backends_give_the_same(backend):
     """The Pallas kernel interpreted, with padding that goes to no group."""
     layer, experts = sparse_mlp(Kernels(backend, Target(interpret="plain")))
@@ -267,7 +267,9 @@ def test_stacked_files_and_split_ones_give_the_same(family, tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
 @pytest.mark.torch
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [name if name == "qwen3_moe" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+)
 def test_both_layouts_as_transformers_writes_them(family, tmp_path):
     from tests.model import hf_oracle
 
@@ -356,7 +358,9 @@ def test_dummy_weights_are_as_lively_as_those_of_a_plain_mlp(tmp_path):
     assert np.std(sparse.down.values[...][0] - sparse.down.values[...][1]) > 0.1, "experts differ"
 
 
-@pytest.mark.parametrize("family", ["qwen2_moe", "mixtral", "glm4_moe"])
+@pytest.mark.parametrize(
+    "family", ["qwen2_moe", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mixtral", "glm4_moe"))]
+)
 def test_converted_checkpoints_hold_the_same(family, tmp_path):
     source, out = make_checkpoint(tmp_path / "source", family), tmp_path / "out"
     config = ModelConfig.from_hf(*read_model_dir(source))

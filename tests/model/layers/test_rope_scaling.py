@@ -144,7 +144,7 @@ def test_an_override_is_read_as_if_the_file_said_so(case: str, tmp_path: Path) -
 
 @needs_torch
 @pytest.mark.torch
-@pytest.mark.parametrize("by", ["file", "override"])
+@pytest.mark.parametrize("by", ["file", pytest.param("override", marks=pytest.mark.slow)])
 def test_logits_with_both_objects(by: str, tmp_path: Path) -> None:
     """YaRN switched on in a checkpoint that transformers 5 saved, as Qwen's model cards say."""
     from tests.model import hf_oracle

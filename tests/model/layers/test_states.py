@@ -31,6 +31,7 @@ PUBLISHED = {
     "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
 }
+TWO_LAYERS = {"num_hidden_layers": 2, "full_attention_interval": 2}  # one with a state, one without
 MIB = 2**20
 
 
@@ -104,7 +105,7 @@ def test_the_plan_has_a_line_for_states() -> None:
 def test_a_row_of_padding_changes_no_state(tmp_path: Any) -> None:
     """Neither rows of nobody, in steps of both kinds, nor requests that take no part; and the scratch slot stays
     zeros."""
-    config, model = load(make_checkpoint(tmp_path, "qwen3_5"))
+    config, model = load(make_checkpoint(tmp_path, "qwen3_5", **TWO_LAYERS))
     driver, chosen = Driver(config, model, 3), prompts()[5:8]
     driver.step(chosen)
     cache = CacheLayout.of(config, page_size=16, dtype=jnp.float32, num_slots=4)
@@ -125,7 +126,7 @@ def test_a_row_of_padding_changes_no_state(tmp_path: Any) -> None:
 
 
 def test_two_chunks_equal_one(tmp_path: Any) -> None:
-    config, model = load(make_checkpoint(tmp_path, "qwen3_5"))
+    config, model = load(make_checkpoint(tmp_path, "qwen3_5", **TWO_LAYERS))
     whole = Driver(config, model, 9).step(prompts())
     driver = Driver(config, model, 9)
     parts = (driver.step([p[:17] for p in prompts()]), driver.step([p[17:] for p in prompts()]))

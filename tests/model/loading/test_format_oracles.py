@@ -160,6 +160,11 @@ CASES: dict[str, tuple[Callable[..., Stored], dict[str, Any], dict[str, Any]]] =
         ct("float-quantized", **FLOAT, strategy="block", block_structure=[32, 16]),
     ),
 }
+# One of each format as a whole; below are all matrices.
+LOADED = (
+    *("awq", "gptq v1, desc_act", "gptq v2", "packed, zero points and an order", "int8, zero points"),
+    "float8 in blocks",
+)
 
 
 def assert_bits(found: Array, expected: Array, name: str) -> None:
@@ -167,7 +172,9 @@ def assert_bits(found: Array, expected: Array, name: str) -> None:
     np.testing.assert_array_equal(found.view(np.int32), expected.view(np.int32), err_msg=name)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in LOADED else pytest.mark.slow) for case in CASES]
+)
 def test_loaded_weights_are_what_the_words_mean(case: str, tmp_path: Path) -> None:
     """In their bits, and dequantized while loading."""
     make, options, quantization = CASES[case]

@@ -34,6 +34,8 @@ from tests.model.make_goldens import prompts
 from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import make_checkpoint, write_json
 
+ONE_BY_ONE = ("gptq 8 bits by channel", "ct 4 bits", "ct float8 in blocks")
+FEW_LAYERS: dict[str, dict[str, Any]] = {"mxfp4": {"num_hidden_layers": 2}}
 COMPARED = ("awq", "gptq 8 bits by channel", "ct 4 bits with zeros", "ct int8")
 
 
@@ -53,7 +55,7 @@ def test_numbers_are_those_of_the_format(case: str, tmp_path: Path) -> None:
         assert_as_transformers(path / "wide", loaded)
 
 
-@pytest.mark.parametrize("case", ["awq", "gptq 8 bits by channel", "ct 4 bits", "ct float8 in blocks"])
+@pytest.mark.parametrize("case", ["awq", *(pytest.param(case, marks=pytest.mark.slow) for case in ONE_BY_ONE)])
 def test_experts_one_by_one(case: str, tmp_path: Path) -> None:
     path = checkpoint(tmp_path, case, "qwen3_moe", head_dim=16, moe_intermediate_size=32)
     loaded = load(path)
@@ -65,7 +67,7 @@ def test_experts_one_by_one(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", STACKED)
 def test_experts_in_one_tensor(case: str, tmp_path: Path) -> None:
-    path = stacked_checkpoint(tmp_path, case)
+    path = stacked_checkpoint(tmp_path, case, **FEW_LAYERS.get(case, {}))
     loaded = load(path)
     assert STACKED[case][2] in weight_bytes(loaded[1])
     assert_equal(numbers(loaded[1]), numbers(load(path / "wide")[1]))
@@ -152,7 +154,7 @@ def wide_logits(path: str, sizes: list[int]) -> list[list[list[float]]]:
 @pytest.mark.parametrize(
     ("case", "columns", "sizes"),
     [
-        pytest.param("awq", 96, [1, 4], id="768 over 4, of groups of 128"),
+        pytest.param("awq", 96, [1, 4], marks=pytest.mark.slow, id="768 over 4, of groups of 128"),
         pytest.param("ct int8", 96, [1, 4], id="zero points of channels, with padding among the heads"),
         pytest.param("awq", 96, [1, 2, 4, 8], marks=pytest.mark.slow, id="and over 2 and 8"),
         pytest.param("ct 4 bits with zeros", 720, [1, 2, 8], marks=pytest.mark.slow, id="2880 over 8, of groups of 64"),
@@ -161,7 +163,7 @@ def wide_logits(path: str, sizes: list[int]) -> list[list[list[float]]]:
 )
 def test_devices_that_cut_groups_in_two(case: str, columns: int, sizes: list[int], tmp_path: Path) -> None:
     """96 columns over 4 devices are 24 each, and a group is 16."""
-    path = checkpoint(tmp_path, case, intermediate_size=columns)
+    path = checkpoint(tmp_path, case, intermediate_size=columns, num_hidden_layers=1)
     one, *others = call_with_devices(__name__, "wide_logits", str(path), sizes)
     assert np.std(one) > 0.1
     for other in others:
@@ -182,7 +184,7 @@ def logits_in_parts(path: str, sizes: list[tuple[int, int]]) -> list[list[list[f
 @pytest.mark.parametrize("case", ["mxfp4", pytest.param("float8 in blocks", marks=pytest.mark.slow)])
 def test_experts_over_devices(case: str, tmp_path: Path) -> None:
     """Two parts of two devices: each has 16 of an expert's 32 columns, half of a group."""
-    path = stacked_checkpoint(tmp_path, case)
+    path = stacked_checkpoint(tmp_path, case, **FEW_LAYERS.get(case, {}))
     one, *others = call_with_devices(__name__, "logits_in_parts", str(path), [(1, 1), (4, 2)])
     assert np.std(one) > 0.1
     for other in others:
@@ -197,8 +199,9 @@ def kept_and_made(source: str, out: str, size: int) -> dict[str, float]:
     return {name: float(np.abs(array).sum()) for name, array in numbers(model).items()}
 
 
+@pytest.mark.slow  # test_gguf.py converts 4 bits, too
 def test_a_converted_checkpoint_keeps_4_bits_and_random_weights_have_them(tmp_path: Path) -> None:
-    source = checkpoint(tmp_path / "source", "awq", "llama3", intermediate_size=96)
+    source = checkpoint(tmp_path / "source", "awq", "llama3", intermediate_size=96, num_hidden_layers=1)
     convert(source, tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
     assert manifest["quantization"]["name"] == CASES["awq"][2]

@@ -46,6 +46,8 @@ KINDS = {
     "MXFP4": "fp4 W4A16, a scale per 32 inputs",
     "F16": "float32",
 }
+# Each type's blocks are dequantized in test_blocks_are_dequantized_as_by_the_gguf_package.
+QUICK = ("Q4_K", "MXFP4")
 
 
 def small(path: Path, family: str = "llama3", **more: Any) -> Path:
@@ -67,7 +69,11 @@ def test_blocks_are_dequantized_as_by_the_gguf_package(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "family", "architecture"),
-    [*((kind, "llama3", "llama") for kind in KINDS), ("Q4_K", "qwen2", "qwen2"), ("Q6_K", "qwen3", "qwen3")],
+    [
+        *(pytest.param(kind, "llama3", "llama", marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS),
+        pytest.param("Q4_K", "qwen2", "qwen2", marks=pytest.mark.slow),
+        ("Q6_K", "qwen3", "qwen3"),
+    ],
 )
 def test_numbers_are_those_of_the_format(kind: str, family: str, architecture: str, tmp_path: Path) -> None:
     file = as_gguf(small(tmp_path, family), architecture, lambda name: kind)
@@ -149,7 +155,7 @@ def test_the_log_says_what_each_type_became(tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_experts_and_norms_with_one_added(tmp_path: Path) -> None:
-    moe = small(tmp_path / "moe", "qwen3_moe", num_experts=4, moe_intermediate_size=256)
+    moe = small(tmp_path / "moe", "qwen3_moe", num_hidden_layers=1, num_experts=4, moe_intermediate_size=256)
     own = {"expert_count": 4, "expert_used_count": 3, "expert_feed_forward_length": 256}
     more = {f"qwen3moe.{key}": value for key, value in own.items()}
     loaded = load(as_gguf(moe, "qwen3moe", lambda name: "F32" if name.endswith("mlp.gate.weight") else "Q6_K", more))
@@ -227,7 +233,11 @@ def test_types_have_their_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("down", "usual", "num_parts"), [("Q6_K", "Q4_K", 1), ("Q5_0", "Q4_1", 3), ("IQ4_NL", "IQ4_NL", 1)]
+    ("down", "usual", "num_parts"),
+    [
+        *(("Q6_K", "Q4_K", 1), ("Q5_0", "Q4_1", 3)),
+        pytest.param("IQ4_NL", "IQ4_NL", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_a_converted_file_keeps_its_bits(
     down: str,

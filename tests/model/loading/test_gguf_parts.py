@@ -31,6 +31,7 @@ def test_all_parts_are_one_model(parts: list[Path]) -> None:
     assert_equal(numbers(load(parts[0])[1]), expected)
 
 
+@pytest.mark.slow  # the parts are read above, and test_quantized_weights.py cuts groups
 def test_a_split_file_on_two_devices(tmp_path: Path) -> None:
     """Each device has 48 inputs of the projection down, of groups of 32, which are cut in halves."""
     path = make_checkpoint(tmp_path, "qwen3", num_hidden_layers=1, hidden_size=64, intermediate_size=96)

@@ -95,7 +95,7 @@ def test_a_conversion_that_was_cut_short_goes_on(source: Path, converted: Path, 
         np.testing.assert_array_equal(wanted, found)
 
 
-@pytest.mark.parametrize("is_finished", [True, False])
+@pytest.mark.parametrize("is_finished", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_directory_of_another_dtype_or_quantization_is_not_gone_on_with(
     source: Path, tmp_path: Path, is_finished: bool, monkeypatch
 ) -> None:
@@ -113,7 +113,9 @@ def test_a_directory_of_another_dtype_or_quantization_is_not_gone_on_with(
     weights(tmp_path)
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+@pytest.mark.parametrize(
+    "damage", ["changed", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cut", "gone"))]
+)
 def test_damage_is_found_before_anything_is_served(source: Path, tmp_path: Path, damage: str) -> None:
     convert(source, tmp_path)
     largest = max((tmp_path / "parameters").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)

@@ -34,7 +34,7 @@ def test_which_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_numbers_are_the_same_however_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, out = gpt_oss_checkpoint(tmp_path / "source"), tmp_path / "out"
+    source, out = gpt_oss_checkpoint(tmp_path / "source", num_hidden_layers=2), tmp_path / "out"
     config, plain = load(source)
     orbax_weights.convert(source, out, config, "float32", lambda done, total: None)
     monkeypatch.setattr(parameters, "_is_tpu", lambda mesh: True)

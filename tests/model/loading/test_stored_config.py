@@ -43,7 +43,9 @@ def changed(path: Path) -> np.ndarray:
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
 @pytest.mark.torch
-@pytest.mark.parametrize("which", ["other", "one value", "equal", "none"])
+@pytest.mark.parametrize(
+    "which", ["one value", "none", *(pytest.param(which, marks=pytest.mark.slow) for which in ("other", "equal"))]
+)
 def test_logits_are_those_of_transformers(path: Path, which: str, caplog: pytest.LogCaptureFixture) -> None:
     from tests.model import hf_oracle
 

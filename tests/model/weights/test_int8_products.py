@@ -21,7 +21,7 @@ FORMS = [((80, 2, 24), 0), ((30, 80), 1)]  # projections, and a table
 
 @pytest.mark.parametrize(("shape", "inputs"), FORMS)
 @pytest.mark.parametrize("has_zeros", [False, True])
-@pytest.mark.parametrize(("bits", "largest"), [(8, 127), (16, 127 * 256)])
+@pytest.mark.parametrize(("bits", "largest"), [pytest.param(8, 127, marks=pytest.mark.slow), (16, 127 * 256)])
 def test_rows_are_rounded_by_their_largest_number(
     shape: tuple[int, ...], inputs: int, has_zeros: bool, bits: int, largest: int
 ) -> None:

@@ -132,6 +132,7 @@ def test_how_a_cpu_multiplies_is_part_of_the_programs_key(mixture: Path) -> None
     assert flatten_model(model)[0] != before
 
 
+@pytest.mark.slow  # tests/runtime/core/test_auto_dtype.py has its distributions
 def test_the_embedded_models_choices_are_those_of_float32() -> None:
     """Its weights are bfloat16 in the file; rows are rounded to bfloat16 before each product."""
     path = default_model_path()

@@ -70,13 +70,18 @@ def test_channels_on_a_cpu(quantization: str, dtype: Any, num_bytes: int, tmp_pa
     ("target", "int8", "float8"),
     [
         (Target("tpu", "v4"), False, False),
-        (Target("tpu", "v5e"), True, False),
-        (Target("tpu", "v5p"), True, False),
-        (Target("tpu", "v6e"), True, False),
         (Target("tpu", "7x"), False, True),
         (Target("gpu", "8.0"), True, False),
         (Target("gpu", "8.9"), True, True),
-        (Target("gpu", "12.0"), True, True),
+        *(  # test_the_table_of_devices_that_multiply_8_bits has them
+            pytest.param(Target(*chip), *able, marks=pytest.mark.slow)
+            for *chip, able in (
+                ("tpu", "v5e", (True, False)),
+                ("tpu", "v5p", (True, False)),
+                ("tpu", "v6e", (True, False)),
+                ("gpu", "12.0", (True, True)),
+            )
+        ),
     ],
 )
 def test_activations_keep_their_bits_where_no_unit_multiplies_8(

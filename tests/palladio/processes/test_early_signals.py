@@ -75,7 +75,7 @@ def end(process):
     ("words", "number"),
     [
         pytest.param(SERVE, signal.SIGTERM, id="serve-SIGTERM"),
-        pytest.param(LAUNCH, signal.SIGINT, id="launch_server-SIGINT"),
+        pytest.param(LAUNCH, signal.SIGINT, id="launch_server-SIGINT", marks=pytest.mark.slow),
         pytest.param(SERVE, signal.SIGINT, id="serve-SIGINT", marks=pytest.mark.slow),
         pytest.param(LAUNCH, signal.SIGTERM, id="launch_server-SIGTERM", marks=pytest.mark.slow),
     ],
@@ -89,7 +89,7 @@ def test_signals_are_handled_before_the_slow_imports(start, words, number):
     assert (status, "Traceback" in output) == (0, False), output
 
 
-@pytest.mark.parametrize("delay", [0.4, 1.3, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.15, 0.8, 2.0))])
+@pytest.mark.parametrize("delay", [0.4, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.15, 0.8, 1.3, 2.0))])
 def test_the_server_ends_with_0_whenever_it_is_told(start, delay):
     process = start(SERVE)
     wait_for(lambda: handles(process, signal.SIGTERM), process)

@@ -10,8 +10,21 @@ import pytest
 from tests.source_tree import ROOT
 
 
-@pytest.mark.parametrize("words", [["palladio.launch_server"], ["palladio", "serve"]])
-@pytest.mark.parametrize("name", ["http", "signal", "http/__init__"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *(("http", ["palladio.launch_server"]), ("signal", ["palladio", "serve"])),
+        ("http/__init__", ["palladio.launch_server"]),
+        *(
+            pytest.param(name, words, marks=pytest.mark.slow)
+            for name, words in (
+                ("http", ["palladio", "serve"]),
+                ("signal", ["palladio.launch_server"]),
+                ("http/__init__", ["palladio", "serve"]),
+            )
+        ),
+    ],
+)
 def test_a_file_that_hides_a_module_is_one_line(name: str, words: list[str], tmp_path: Path) -> None:
     file = tmp_path / f"{name}.py"
     file.parent.mkdir(exist_ok=True)

@@ -29,6 +29,7 @@ def load_after(first: str) -> tuple[list[int], bool, float]:
     return ids, had_torch, total
 
 
+@pytest.mark.slow  # tests/integration/test_structured_output.py looks at a server
 def test_transformers_does_not_see_torch_and_others_do():
     hide = "from palladio.processes.without_torch import hide_torch_from_transformers as hide; hide(); hide()"
     hidden = load_after(hide)

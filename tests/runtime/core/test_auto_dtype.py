@@ -39,7 +39,7 @@ def test_distributions_are_those_of_float32(checkpoint: Path) -> None:
     assert (expected.argmax(-1) == found.argmax(-1)).mean() >= 0.98
 
 
-@pytest.mark.parametrize("kernels", ["xla", "auto"])
+@pytest.mark.parametrize("kernels", [pytest.param("xla", marks=pytest.mark.slow), "auto"])
 def test_tokens_part_from_those_of_float32_only_where_two_are_as_likely(checkpoint: Path, kernels: str) -> None:
     golden = np.load(GOLDEN)
     core = create_core(

@@ -91,6 +91,7 @@ def over_devices(folder: str) -> list[list[float]]:
     return found
 
 
+@pytest.mark.slow  # test_states.py has such ranks
 def test_over_ranks_of_two_devices(tmp_path: Path, golden: np.ndarray) -> None:
     found = call_with_devices(__name__, "over_devices", str(classifier(tmp_path)))
     np.testing.assert_allclose(found, golden[:, ROWS], atol=1e-4, rtol=0)
@@ -113,7 +114,11 @@ RERANKER = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_fro
     [
         ("qwen3", {}),
         ("qwen3", {"is_original_qwen3_reranker": True}),
-        ("qwen2_tied", {"architectures": ["Qwen2ForSequenceClassification"], "method": "from_2_way_softmax"}),
+        pytest.param(
+            "qwen2_tied",
+            {"architectures": ["Qwen2ForSequenceClassification"], "method": "from_2_way_softmax"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_tokens_in_place_of_a_head(tmp_path: Path, family: str, override: dict[str, Any]) -> None:

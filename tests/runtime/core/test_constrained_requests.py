@@ -100,8 +100,9 @@ def test_several_tokens_a_step(several: TinyEngine, alone: dict[str, list[int]],
     assert run(several, mixed(closing)).tokens == alone
 
 
+@pytest.mark.slow  # test_determinism.py has engines of one shape
 def test_one_shape(build: Any, closing: dict[int, float]) -> None:
-    engine = build(deterministic=True)
+    engine = build(deterministic=True, compile="lazy")
     requests = mixed(closing)
     together = run(engine, requests)
     for name in ("greedy", "scored", "city"):
@@ -109,7 +110,7 @@ def test_one_shape(build: Any, closing: dict[int, float]) -> None:
         assert single.outcome(name) == together.outcome(name)
 
 
-def test_every_schema(tiny: TinyEngine, tokenizer: Tokenizer, closing: dict[int, float]) -> None:
+def test_schemas_of_every_kind(tiny: TinyEngine, tokenizer: Tokenizer, closing: dict[int, float]) -> None:
     """At temperature 1, from a model that knows nothing: what ends by itself is valid, always."""
     assert len(SCHEMAS) > 100
     requests = {
@@ -123,11 +124,12 @@ def test_every_schema(tiny: TinyEngine, tokenizer: Tokenizer, closing: dict[int,
             "logit_bias": closing,
         }
         for number, entry in enumerate(SCHEMAS)
+        if number % 4 == 0  # of all, tests/runtime/grammar/test_schema_corpus.py knows what is allowed
     }
     collector = run(tiny, requests)
     ends = collections.Counter(finish.type for finish in collector.finish.values())
-    assert ends["stop"] > 0.9 * len(SCHEMAS), ends
-    for entry in SCHEMAS:
+    assert ends["stop"] > 0.9 * len(requests), ends
+    for entry in SCHEMAS[::4]:
         if collector.finish[entry["name"]].type == "stop":
             tokens = [token for token in collector.tokens[entry["name"]] if token != EOS]
             value = json.loads(tokenizer.decode(tokens))

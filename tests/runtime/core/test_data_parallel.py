@@ -84,6 +84,7 @@ def run_on_meshes(folder: str, meshes: list[list[int]], flags: dict[str, Any]) -
     return [run_requests(folder, tp_size, dp_size, flags) for dp_size, tp_size in meshes]
 
 
+@pytest.mark.slow  # test_states.py and test_dp_attention.py have two ranks of two devices
 def test_tokens_and_logprobs_are_those_of_one_device(tiny_dir: Path, tmp_path: Path) -> None:
     flags = {"compilation_cache_dir": str(tmp_path), "load_balance_method": "prefix"}
     one, groups = call_with_devices(__name__, "run_on_meshes", str(tiny_dir), [[1, 1], [2, 2]], flags)

@@ -27,7 +27,7 @@ def design(folder: str, **flags: Any) -> EnginePlan:
 
 
 def on_four(folder: str) -> dict[str, Any]:
-    one, four = model_on_meshes(folder, [[1, 1, 1], [2, 4, 1]], SHARED | {"cache_self_check": 0.0})
+    one, four = model_on_meshes(folder, [[1, 1, 1], [2, 4, 1]], SHARED | {"cache_self_check": 0.0, "cuda_graph_bs": ()})
     plan = design(folder, tp_size=4, dp_size=2)
     _, leaves = flatten_model(abstract_model(plan.model, dtype=plan.dtypes.activations, mesh=plan.shape.mesh))
     shards = [str(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves]
@@ -41,8 +41,8 @@ def collectives(folder: str) -> list[str]:
 
 
 def test_two_ranks_of_two_devices(tmp_path: Path) -> None:
-    """Of 5 experts in 6 places each rank has 3, and each of its devices half of their columns."""
-    make_checkpoint(tmp_path, "deepseek_v3", n_routed_experts=6, n_group=1, topk_group=1)
+    """Of 6 experts each rank has 3, and each of its devices half of their columns."""
+    make_checkpoint(tmp_path, "deepseek_v3", num_hidden_layers=2, n_routed_experts=6, n_group=1, topk_group=1)
     found = call_with_devices(__name__, "on_four", str(tmp_path))
     assert_same(found["four"], found["one"], num_logprobs=60)
     assert found["table"][0] == "latent KV cache: all of a rank's on each of 2 devices"

@@ -181,7 +181,7 @@ def test_the_programs_are_few(engines):
     assert all(key.num_tokens for key in forward)  # none decodes
 
 
-@pytest.mark.parametrize("mode", ["lazy", "background"])
+@pytest.mark.parametrize("mode", ["lazy", pytest.param("background", marks=pytest.mark.slow)])
 def test_programs_that_come_later(folders, engines, monkeypatch, mode):
     held: list[Any] = []
     monkeypatch.setattr(
@@ -261,6 +261,7 @@ def test_a_checkpoint_without_a_head(folders, engines, tmp_path):
         EngineCore.create(EngineConfig.from_flags(flags), lambda progress: None)
 
 
+@pytest.mark.slow  # test_a_checkpoint_without_a_head has another family
 @needs_torch
 @pytest.mark.torch
 def test_a_text_model_of_gemma3_without_a_head(tmp_path):

@@ -66,7 +66,7 @@ FLAGS = st.fixed_dictionaries(
     }
 )
 # The same examples always: steps of other shapes round differently, and one token in a million hangs on that.
-bounded = hypothesis.settings(examples(15, long=15), derandomize=True)
+bounded = hypothesis.settings(examples(6, long=15), derandomize=True)
 
 
 def serve(core: EngineCore, arrivals: list[Arrival]) -> Collector:
@@ -93,6 +93,29 @@ def check_same_logprobs(outcome: Outcome, expected: Outcome) -> None:
     for ours, theirs in ((outcome.logprobs, expected.logprobs), (outcome.prompt_logprobs, expected.prompt_logprobs)):
         assert [entry.token_id for entry in ours] == [entry.token_id for entry in theirs]
         assert [entry.logprob for entry in ours] == pytest.approx([entry.logprob for entry in theirs], abs=1e-4)
+
+
+drafting_or_three_steps = pytest.mark.parametrize(
+    "several", [pytest.param("three_steps", marks=pytest.mark.slow), "drafting"], indirect=True
+)
+
+
+def engines_and_flags(*several: dict[str, Any]) -> pytest.MarkDecorator:
+    """Every pair; by default the simplest engine has each of these flags, and one whose steps verify drafts the second
+    ones, and the others are slow."""
+    return pytest.mark.parametrize(
+        ("engine", "flags"),
+        [
+            pytest.param(
+                engine,
+                flags,
+                id=f"{flags}-{engine}",
+                marks=() if engine == "tiny" or (engine, flags) == ("drafting", several[1]) else pytest.mark.slow,
+            )
+            for flags in several
+            for engine in ("tiny", "three_steps", "drafting")
+        ],
+    )
 
 
 def plain(tiny: TinyEngine) -> EngineCore:
@@ -142,6 +165,7 @@ def test_a_prompt_with_logprobs_that_is_split_beside_one_without(tiny: TinyEngin
 # Decode steps of several tokens
 
 
+@drafting_or_three_steps
 @bounded
 @hypothesis.given(arrivals=ARRIVALS, flags=FLAGS, mixes=st.booleans(), small=st.booleans())
 def test_several_tokens_a_step_change_nothing(
@@ -157,6 +181,7 @@ def test_several_tokens_a_step_change_nothing(
     check_same(serve(core, arrivals), expected)
 
 
+@drafting_or_three_steps
 @pytest.mark.parametrize("kind", range(4))
 def test_several_tokens_a_step_end_where_they_must(tiny: TinyEngine, several: TinyEngine, kind: int) -> None:
     """At max_tokens and at a stop id in each of the three, alone and in a batch."""
@@ -188,6 +213,7 @@ def test_three_steps_in_one_waste_none_at_max_tokens(three_steps: TinyEngine) ->
     assert [batch.num_tokens for batch in batches] == [9, 3, 3, 1]
 
 
+@drafting_or_three_steps
 @pytest.mark.parametrize("count", range(1, 9))
 def test_several_tokens_a_step_at_the_end_of_the_context(tiny: TinyEngine, several: TinyEngine, count: int) -> None:
     prompts = {"x": random_prompt(CONTEXT - count), "y": random_prompt(CONTEXT - count - 1)}
@@ -195,6 +221,7 @@ def test_several_tokens_a_step_at_the_end_of_the_context(tiny: TinyEngine, sever
     assert generate(several.core(), prompts, max_tokens=count) == expected
 
 
+@drafting_or_three_steps
 def test_several_tokens_a_step_when_pages_run_out(tiny: TinyEngine, several: TinyEngine) -> None:
     prompts = {str(length): random_prompt(length) for length in (9, 10, 17, 20, 25, 30)}
     params = {"max_tokens": 40, "temperature": 0.9, "presence_penalty": 0.5}
@@ -211,8 +238,7 @@ def test_several_tokens_a_step_when_pages_run_out(tiny: TinyEngine, several: Tin
 # Deadlines and priorities
 
 
-@pytest.mark.parametrize("engine", ["tiny", "three_steps", "drafting"])
-@pytest.mark.parametrize("flags", [{}, {"enable_mixed_chunk": True}, {"disable_overlap_schedule": True}], ids=str)
+@engines_and_flags({}, {"enable_mixed_chunk": True}, {"disable_overlap_schedule": True})
 def test_deadlines(
     engine: str, flags: dict[str, Any], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,8 +275,7 @@ def test_deadlines(
         assert collector.cached_tokens["x again"] == min(16 * num_steps, 36) or num_steps < 4
 
 
-@pytest.mark.parametrize("engine", ["tiny", "three_steps", "drafting"])
-@pytest.mark.parametrize("flags", [{}, {"enable_mixed_chunk": True}, {"disable_radix_cache": True}], ids=str)
+@engines_and_flags({}, {"enable_mixed_chunk": True}, {"disable_radix_cache": True})
 def test_an_urgent_request_goes_before_and_its_victim_resumes(
     engine: str, flags: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:

@@ -48,6 +48,7 @@ def uneven_design(folder: str) -> EnginePlan:
     return EnginePlan.of(config)
 
 
+@pytest.mark.slow  # test_dp_attention.py divides experts over four devices, too
 def test_four_devices_in_two_parts(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "qwen2_moe", **UNEVEN)
     found = call_with_devices(__name__, "uneven_on_four", str(tmp_path))

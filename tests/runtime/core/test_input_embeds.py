@@ -166,6 +166,7 @@ def test_flags_that_exclude_it() -> None:
         EngineConfig.from_flags({"model_path": "m", "enable_input_embeds": True, "is_embedding": True})
 
 
+@pytest.mark.slow  # test_determinism.py has one shape
 def test_deterministic_steps(build: Callable[..., TinyEngine], tmp_path: Path) -> None:
     """All steps run one program, so logprobs are equal to the last bit, whatever a step holds."""
     flags = {"max_running_requests": 4, "chunked_prefill_size": 16, "max_total_tokens": 512}

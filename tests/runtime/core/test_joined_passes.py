@@ -20,7 +20,7 @@ MOST = 8  # passes of a step
 
 @pytest.fixture(scope="module")
 def engine(build: Callable[..., TinyEngine]) -> TinyEngine:
-    return build(cuda_graph_bs=SIZES)
+    return build(cuda_graph_bs=SIZES, compile="lazy")
 
 
 def run(core: EngineCore, requests: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], set[int]]:
@@ -41,7 +41,7 @@ def run(core: EngineCore, requests: dict[str, dict[str, Any]]) -> tuple[dict[str
     return dict(zip(("outcomes", "finish", "usage", "cache"), seen, strict=True)), {b.num_passes for b in decodes}
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("number", [1, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 4)), 3, 5])
 @pytest.mark.parametrize(
     "params",
     [
@@ -178,7 +178,7 @@ def test_which_engines_make_several_passes() -> None:
         assert joined_passes(given, cpu, 1000) == 1
 
 
-@pytest.mark.parametrize("compile_mode", ["lazy", "background"])
+@pytest.mark.parametrize("compile_mode", ["lazy", pytest.param("background", marks=pytest.mark.slow)])
 def test_steps_have_one_pass_until_their_program_is_there(tiny_dir, compile_mode: str) -> None:
     core = create_core(tiny_dir, compile=compile_mode, fail_on_recompile=False, cuda_graph_bs=(1,))
     buckets = core._runner.buckets()

@@ -21,7 +21,7 @@ from tests.runtime.tiny_engine import FLAGS, Collector, TinyEngine, random_promp
 
 FEW = {
     "json_model_override_args": '{"num_hidden_layers": 1}',
-    "max_running_requests": 2,
+    "max_running_requests": 1,
     "chunked_prefill_size": 16,
 }
 

@@ -57,7 +57,9 @@ def run(core: EngineCore, prompts: dict[str, list[int]], **params: Any) -> Colle
     return collector.run()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in ("greedy", "logprobs") else ()) for kind in KINDS]
+)
 def test_a_hit_changes_nothing(tiny: TinyEngine, kind: str) -> None:
     prompts = {str(length): random_prompt(length) for length in LENGTHS}
     params = {"max_tokens": 8, **KINDS[kind]}
@@ -202,6 +204,7 @@ def test_prefixes_of_more_pages_than_a_step_can_name(build: Callable[..., TinyEn
         chunked_prefill_size=32,
         cache_self_check=1.0,
         deterministic=True,  # few programs, and exact
+        compile="lazy",
         json_model_override_args=json.dumps({"max_position_embeddings": 2048}),
     )
     whole = random_prompt(1200)

@@ -23,6 +23,7 @@ MESH_FLAGS = {
     "max_running_requests": 4,
     "cuda_graph_bs": (1,),
 }
+KINDS = ("forward", "forward prefill", "reset", "tables", "sample greedy", "score prefill")
 TWO_LAYERS = '{"num_hidden_layers": 2, "vocab_size": 16384}'  # words in 128 blocks, as real models have hundreds
 
 
@@ -50,7 +51,7 @@ def collectives(folder: str, tp_size: int) -> dict[str, list[list[Any]]]:
     design = EnginePlan.of(EngineConfig.from_flags({"model_path": folder, **flags, "tp_size": tp_size}))
     return {
         kind: [[line[2], re.findall(r"\[([\d,]*)\]", line[1])] for line in lines]
-        for kind, lines in collectives_by_kind(design).items()
+        for kind, lines in collectives_by_kind(design, only=KINDS).items()
     }
 
 

@@ -175,7 +175,7 @@ def test_many_choices(backend: LlguidanceBackend, tokenizer: Tokenizer) -> None:
     assert not takes(backend, tokenizer, grammar, "choice 10000")
 
 
-@pytest.mark.parametrize("count", [600, MAX_OPTIONAL])
+@pytest.mark.parametrize("count", [pytest.param(600, marks=pytest.mark.slow), MAX_OPTIONAL])
 @pytest.mark.parametrize("closed", [True, False])
 def test_many_optional_properties(backend: LlguidanceBackend, tokenizer: Tokenizer, count: int, closed: bool) -> None:
     """The first and the last one, and some between; each token's mask is computed as in a step."""

@@ -170,7 +170,14 @@ async def test_killed_child_reaches_every_stream_at_once(tmp_path):
             await collect(engine, [5], "late")
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS], ids=["SEGV", "ABRT", "BUS"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGSEGV,
+        *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGABRT, signal.SIGBUS)),
+    ],
+    ids=["SEGV", "ABRT", "BUS"],
+)
 async def test_a_crash_of_native_code_is_not_taken_for_want_of_memory(tmp_path, number, capfd):
     async with running(tmp_path) as engine:
         os.kill(engine._transport.pid, number)
@@ -236,7 +243,7 @@ def create_talking_core(config, on_progress, on_fatal):
     return FakeEngineCore.create(config, on_progress, on_fatal)
 
 
-@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
+@pytest.mark.parametrize("level", [logging.INFO, pytest.param(logging.ERROR, marks=pytest.mark.slow)])
 async def test_the_childs_lines_look_like_ours(tmp_path, capfd, monkeypatch, level):
     monkeypatch.setattr(logging.getLogger(), "level", level)
     engine = make(tmp_path, ProcessTransport(f"{__name__}:create_talking_core"))
@@ -299,7 +306,7 @@ async def test_progress_is_shown(tmp_path, capfd, monkeypatch):
     assert "2/2" in shown
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "exit"])
+@pytest.mark.parametrize("how", ["SIGKILL", pytest.param("exit", marks=pytest.mark.slow)])
 def test_child_does_not_survive_its_parent(tmp_path, how):
     program = f"""
         import asyncio, os
@@ -330,7 +337,7 @@ def test_child_does_not_survive_its_parent(tmp_path, how):
     wait_gone(pid, 2.0)
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2))])
 async def test_a_message_sent_the_moment_it_is_ready_arrives(tmp_path, attempt):
     async with running(tmp_path) as engine:
         assert (await engine.stats(timeout=5)).total.num_running == 0

@@ -48,6 +48,7 @@ async def test_waiting_requests_survive_with_the_same_tokens(tmp_path, caplog):
     assert "resending 4 samples" in lines
 
 
+@pytest.mark.slow  # a hung one is below
 async def test_a_failing_step_restarts_too(tmp_path):
     async with running(tmp_path, once(tmp_path, {**QUEUED, "fail_at_step": 3})) as engine:
         served = asyncio.create_task(tokens(engine, "served"))
@@ -107,6 +108,7 @@ async def test_deadlines_pass_while_it_restarts(tmp_path):
         assert engine.state == "restarting"
 
 
+@pytest.mark.slow  # tests/runtime/front/requests/test_request_table.py counts them
 async def test_a_request_that_meets_two_crashes_ends(tmp_path):
     """It may be what crashes the engine; who comes later is not to blame."""
     async with running(tmp_path, {"die_at_step": 1, "step_delay": 0.1}) as engine:
@@ -114,6 +116,7 @@ async def test_a_request_that_meets_two_crashes_ends(tmp_path):
             await tokens(engine, "poison")
 
 
+@pytest.mark.slow  # a start that fails is below
 async def test_a_failed_start_is_no_crash_of_those_who_wait(tmp_path, caplog):
     later = {"start_error": "crash", "once": str(tmp_path / "second"), "later": {}}
     async with running(tmp_path, once(tmp_path, QUEUED, **later)) as engine:
@@ -177,6 +180,7 @@ async def test_draining_waits_for_the_next_engine(tmp_path):
     assert engine.state == "dead"
 
 
+@pytest.mark.slow  # a restart and draining are above, each by itself
 async def test_a_crash_while_draining(tmp_path):
     engine = make(tmp_path, once(tmp_path, QUEUED))
     await engine.start()
@@ -248,6 +252,7 @@ async def test_a_hung_step_is_restarted(tmp_path, capfd, caplog):
     assert "no step finished" in json.loads(dump.read_text())["failure"]
 
 
+@pytest.mark.slow  # a hung one is above
 async def test_a_step_that_keeps_pythons_lock_is_ended_too(tmp_path):
     knobs = once(tmp_path, {**QUEUED, "hang_at_step": 3, "hang_keeps_lock": True})
     async with running(tmp_path, knobs, watchdog_timeout=0.4) as engine:

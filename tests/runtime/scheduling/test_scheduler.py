@@ -160,8 +160,13 @@ def test_several_decode_steps_in_one(mixes: bool, lag: int) -> None:
     assert outputs[0] == outputs[1]
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize("mixes", [False, True])
+@pytest.mark.parametrize(
+    ("mixes", "lag"),
+    [
+        *((True, 0), (False, 1)),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((True, 1), (False, 0))),
+    ],
+)
 def test_drafts_where_pages_are_few(mixes: bool, lag: int) -> None:
     """Pages for drafts are given only where there are some; those for tokens that there may be, always."""
     for num_pages in range(28, 60, 2):
@@ -357,7 +362,7 @@ def test_thousands_of_waiting_requests_are_not_touched_by_a_step() -> None:
     """Counted, not timed: what a step looks up grows with what it admits, not with the queue."""
     for policy in ("fcfs", "lpm", "dfs-weight", "random", "lof", "priority"):
         counts = []
-        for num_queued in (200, 2_000):
+        for num_queued in (100, 1_000):
             sim = Simulation(num_pages=200, max_running=4, policy=policy)
             for i in range(num_queued):
                 sim.add(f"r{i}", [i % 90, i // 90 % 90, 5], 30, ignore_eos=True)

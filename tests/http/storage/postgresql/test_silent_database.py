@@ -30,10 +30,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresServer]:
     """One that the test may stop."""
     if (reason := missing()) is not None:
         pytest.skip(reason)
-    monkeypatch.setattr(postgresql, "_ANSWER", 1.0)
-    monkeypatch.setattr(postgresql, "_ANSWER_AWAY", 1.0)
-    monkeypatch.setattr(postgresql_heartbeat, "_ANSWER", 1.0)
-    monkeypatch.setattr(postgresql_locks, "_ANSWER", 1.0)
+    monkeypatch.setattr(postgresql, "_ANSWER", 0.6)
+    monkeypatch.setattr(postgresql, "_ANSWER_AWAY", 0.6)
+    monkeypatch.setattr(postgresql_heartbeat, "_ANSWER", 0.6)
+    monkeypatch.setattr(postgresql_locks, "_ANSWER", 0.6)
     made = PostgresServer.create()
     made.start()
     try:
@@ -98,7 +98,7 @@ async def test_who_gets_an_answer_in_time_is_left_alone(server: PostgresServer) 
     def slow(connection: Connection) -> int:
         add(connection)
         for _ in range(4):
-            connection.execute("SELECT pg_sleep(0.4)")
+            connection.execute("SELECT pg_sleep(0.2)")
         return count(connection)
 
     with contextlib.closing(PostgresqlDatabase(url_of(server), TABLES, CHANGES, 1)) as database:

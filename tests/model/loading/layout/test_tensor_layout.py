@@ -125,7 +125,7 @@ def check_meshes(path: str, sizes: list[int]) -> None:
 
 def test_four_devices_with_heads_that_do_not_divide(tmp_path) -> None:
     """2 kv heads in 4 places, 3 query heads of each in 2 · 2 places; biases, the head tied to the embedding."""
-    make_checkpoint(tmp_path, "qwen2")
+    make_checkpoint(tmp_path, "qwen2", num_hidden_layers=1)
     config = ModelConfig.from_hf(*read_model_dir(tmp_path))
     assert (config.num_heads, config.num_kv_heads) == (6, 2)
     check_meshes(str(tmp_path), [1, 4])
@@ -152,7 +152,7 @@ def rounded_logits(path: str, sizes: list[int]) -> list[list[list[float]]]:
 def test_heads_of_padding_are_no_part_of_a_rounded_row(tmp_path: Path) -> None:
     """A row of activations that is rounded to 8 bits takes its scale from its largest number. Real heads pass over the
     first token, whose value is large. The queries of padding are 0: such heads attend to all tokens alike."""
-    path = make_checkpoint(tmp_path, "qwen2")
+    path = make_checkpoint(tmp_path, "qwen2", num_hidden_layers=1)
     tensors = load_file(path / "model.safetensors")
     tensors["model.embed_tokens.weight"][:, 0] = 0
     tensors["model.embed_tokens.weight"][3, 0] = 100

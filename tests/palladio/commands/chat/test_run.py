@@ -42,10 +42,10 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     [
         ({}, [], {}, (0.7, 0.05)),
         ({"repetition_penalty": 1.1}, [], {}, (0.7, 0.05)),
-        ({}, ["--set", "temperature=0.2"], {}, (0.2, 0.05)),
+        pytest.param({}, ["--set", "temperature=0.2"], {}, (0.2, 0.05), marks=pytest.mark.slow),
         ({"temperature": 0.3}, [], {}, (0.3, 0.0)),
-        ({"top_k": 20}, [], {}, (1.0, 0.0)),
-        ({}, [], {"sampling_defaults": "openai"}, (1.0, 0.0)),
+        pytest.param({"top_k": 20}, [], {}, (1.0, 0.0), marks=pytest.mark.slow),
+        pytest.param({}, [], {"sampling_defaults": "openai"}, (1.0, 0.0), marks=pytest.mark.slow),
         ({}, [], {"preferred_sampling_params": '{"temperature": 0.4}'}, (0.4, 0.0)),
     ],
 )

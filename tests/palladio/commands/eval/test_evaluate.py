@@ -42,7 +42,7 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capture
     """Runs the command in this process on a tiny checkpoint; returns the exit status, and what it says."""
     monkeypatch.setattr(evaluate, "ProcessTransport", lambda environment: ThreadTransport())
     monkeypatch.setattr(launch_server, "configure_logging", lambda level, log_format: None)
-    make_checkpoint(tmp_path / "model", "qwen2")
+    make_checkpoint(tmp_path / "model", "qwen2", num_hidden_layers=1)
     build_tiny_tokenizer(tmp_path / "model")
     (tmp_path / "text").write_text(TEXT)
     cache = f"--compilation-cache-dir={FLAGS['compilation_cache_dir']}"

@@ -77,11 +77,12 @@ def test_a_directory_that_cannot_be_written_is_one_line(model, tmp_path):
     assert "Traceback" not in answer.stderr
 
 
+@pytest.mark.slow  # tests/palladio/test_first_checks.py has wrong flags
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        pytest.param(["--compile", "sometimes"], "sometimes", marks=pytest.mark.slow),
-        pytest.param(["--max-total-tokens", "999999999999"], "would fit", marks=pytest.mark.slow),  # as test_memory.py
+        (["--compile", "sometimes"], "sometimes"),
+        (["--max-total-tokens", "999999999999"], "would fit"),
         (["--no-such-flag"], "unknown flag"),
     ],
 )

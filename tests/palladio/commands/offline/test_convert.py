@@ -83,7 +83,14 @@ def test_a_name_of_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given[:2] == [str(default_model_path()), "out"]
 
 
-@pytest.mark.parametrize("words", [("/nowhere", "out"), ("only-one",), ("a", "b", "--dtype", "int3")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("only-one",),
+        pytest.param(("/nowhere", "out"), marks=pytest.mark.slow),
+        pytest.param(("a", "b", "--dtype", "int3"), marks=pytest.mark.slow),
+    ],
+)
 def test_wrong_words(words: tuple[str, ...]) -> None:
     done = run(*words)
     assert done.returncode == 2

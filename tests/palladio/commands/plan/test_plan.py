@@ -234,6 +234,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return call
 
 
+@pytest.mark.slow  # the other tests run the command in this process
 def test_as_a_user_types_it(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"num_hidden_layers": 32}))
     command = [sys.executable, "-m", "palladio", "plan", "--model-path", ".", "--topology", "h200-1"]

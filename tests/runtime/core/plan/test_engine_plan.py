@@ -130,6 +130,7 @@ def test_one_line_tells_what_the_engine_runs_on(tiny_dir, flags, told):
     assert line.endswith(told)
 
 
+@pytest.mark.slow  # above are steps of several shapes
 def test_one_shape_is_measured_too(tiny_dir, small_device):
     """--deterministic has no decode programs."""
     design = EnginePlan.of(config(tiny_dir, deterministic=True))

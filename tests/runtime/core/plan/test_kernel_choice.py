@@ -62,11 +62,11 @@ def test_what_a_forced_backend_cannot_take_is_an_error_that_names_the_flag():
     ("sizes", "reason"),
     [
         ({}, None),
-        ({"dtype": jnp.bfloat16}, None),
+        pytest.param({"dtype": jnp.bfloat16}, None, marks=pytest.mark.slow),
         ({"page_size": 8, "dtype": jnp.bfloat16}, "multiple of 16 (--page-size)"),
         ({"dtype": jnp.bfloat16, "kv_dtype": jnp.float16}, "--kv-cache-dtype"),
         ({"dtype": jnp.float16, "kv_dtype": jnp.float32}, "--dtype"),
-        ({"num_columns": 8192}, None),
+        pytest.param({"num_columns": 8192}, None, marks=pytest.mark.slow),
         ({"num_columns": 40_000}, "--context-length"),
         ({"page_size": 4096, "dtype": jnp.bfloat16, "num_kv_heads": 64}, "vector memory"),
         ({"num_slots": 20_001}, "--max-running-requests"),
@@ -177,7 +177,7 @@ def test_tokens_that_kernels_cannot_address_are_refused_with_what_would_fit():
 @pytest.mark.parametrize(
     ("backend", "target", "head_size", "reason"),
     [
-        ("tpu", V6E, 256, None),
+        pytest.param("tpu", V6E, 256, None, marks=pytest.mark.slow),
         ("gpu_triton", Target("gpu", "9.0"), 256, None),
         ("gpu_triton", Target("gpu", "9.0"), 288, "heads of 288 exceed 256"),
         ("gpu_mosaic", Target("gpu", "9.0"), 256, "it takes heads of 64, 128, not of 256"),

@@ -72,6 +72,7 @@ def test_in_the_background_every_request_is_served_from_the_first_programs_on(bu
     assert set(engine.programs) == set(full.programs)  # so it is as fast from here on
 
 
+@pytest.mark.slow  # above, programs arrive between requests
 def test_programs_that_arrive_while_requests_run_are_used_from_the_next_step_on(build, held, full, expected):
     engine = build(compile="background", **MANY)
     core, rest = engine.core(), iter(held["keys"])
@@ -113,6 +114,7 @@ def test_lazy_builds_what_steps_need_when_they_need_it(build, full, expected):
     assert len(engine.programs) == before
 
 
+@pytest.mark.slow  # tests/runtime/scheduling/batch/test_buckets.py has the sizes
 def test_only_batch_sizes_that_are_asked_for(build, full):
     """One: it samples more rows than its smallest prefill step has."""
 
@@ -249,6 +251,7 @@ def test_a_program_that_cannot_be_built_behind_the_engine_leaves_the_others(buil
     assert [report.name for report in core.stats().compile.programs if report.result == "failed"] == [str(refused)]
 
 
+@pytest.mark.slow  # above, requests of every tier are served lazily
 def test_lazy_builds_the_tier_that_is_asked_for(build):
     core = build(compile="lazy", **FEW).core()
     collector = Collector(core)

@@ -30,6 +30,7 @@ FLAGS: dict[str, Any] = {
     "cuda_graph_bs": (1,),
     "chunked_prefill_size": 32,
     "num_continuous_decode_steps": 1,
+    "compile": "lazy",
 }
 PROMPTS = {f"{length}": random_prompt(length) for length in (3, 9, 40)}
 LONG = {"max_tokens": 12}
@@ -70,7 +71,7 @@ def core(first: Path) -> Iterator[EngineCore]:
 @pytest.fixture(scope="module")
 def expected(core: EngineCore, second: Path) -> dict[str, dict[str, list[int]]]:
     """What engines say that were started with each checkpoint."""
-    other = create_core(second, **FLAGS | {"compile": "lazy"})
+    other = create_core(second, **FLAGS)
     return {"first": generate(core, PROMPTS, **LONG), "second": generate(other, PROMPTS, **LONG)}
 
 
@@ -277,7 +278,7 @@ def test_memory_is_not_released_under_running_requests(core, expected):
 
 
 def run_on_ranks(first: str, second: str) -> list[dict[str, list[int]]]:
-    core = create_core(Path(first), dp_size=2, tp_size=2, **FLAGS | {"compile": "lazy", "fail_on_recompile": False})
+    core = create_core(Path(first), dp_size=2, tp_size=2, **FLAGS, fail_on_recompile=False)
     said = [generate(core, PROMPTS, **LONG)]
     assert core.steer(UpdateWeights(1, second))[1].ok
     said.append(generate(core, PROMPTS, **LONG))
@@ -286,6 +287,7 @@ def run_on_ranks(first: str, second: str) -> list[dict[str, list[int]]]:
     return [*said, generate(core, PROMPTS, **LONG)]
 
 
+@pytest.mark.slow  # test_states.py has such ranks; an engine of one follows above
 def test_every_rank_follows(first, second, expected):
     said = call_with_devices(__name__, "run_on_ranks", str(first), str(second))
     assert said == [expected["first"], expected["second"], expected["second"]]

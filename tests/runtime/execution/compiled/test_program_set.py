@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from palladio.model.base.sharding import make_abstract_mesh
@@ -19,6 +19,7 @@ from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.execution.state.proposer import NgramProposer
 from palladio.runtime.interface.request.embedding import Pooling
 from palladio.runtime.scheduling.batch.buckets import Buckets
+from tests.properties import examples
 from tests.runtime.tiny_engine import TINY_CONFIG
 
 BUCKETS = Buckets.create(max_running=64, max_step_tokens=1024, growth=4)
@@ -121,7 +122,7 @@ def test_embeddings_need_a_prefill_step_and_its_pooling(declare):
     assert set(programs.largest_keys()) == {ProgramKey("forward", **last), ProgramKey("pool", **last)}
 
 
-@settings(deadline=None)
+@examples(25)
 @given(
     max_running=st.integers(1, 300),
     max_step_tokens=st.integers(1, 9000),

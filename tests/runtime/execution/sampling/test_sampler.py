@@ -125,9 +125,9 @@ def test_a_row_without_filters_gives_the_same_token_in_every_tier():
     assert len(set(tokens["plain"].tolist())) > 8
 
 
-@pytest.mark.parametrize("vary", ["positions", "seed"])
+@pytest.mark.parametrize("vary", ["positions", pytest.param("seed", marks=pytest.mark.slow)])
 def test_frequencies_follow_the_probabilities(vary):
-    num_draws, params = 20_000, {"temperature": 1.3, "top_p": 0.95}
+    num_draws, params = 8_000, {"temperature": 1.3, "top_p": 0.95}
     logits = random_logits(1, vocab_size=40, scale=1.5)
     batch = make_batch(*({vary: i} for i in range(num_draws)), **params)
     output, _ = jit_sample(np.repeat(logits, num_draws, 0), SamplerState.allocate(2, 40), batch, tier="random")
@@ -138,7 +138,7 @@ def test_frequencies_follow_the_probabilities(vary):
 
 
 def test_noise_is_gumbel_with_a_full_tail():
-    noise = np.asarray(gumbel_noise(jnp.array([[1, 2]], jnp.uint32), jnp.array([3]), 2_000_000))[0]
+    noise = np.asarray(gumbel_noise(jnp.array([[1, 2]], jnp.uint32), jnp.array([3]), 1_000_000))[0]
     assert np.isfinite(noise).all()
     assert scipy.stats.kstest(noise, "gumbel_r").pvalue > 1e-3
     assert len(np.unique(noise[noise > 11])) == (noise > 11).sum()  # 23 bits would repeat themselves here
@@ -150,7 +150,7 @@ def test_same_seed_and_position_give_the_same_token_anywhere():
     others = random_logits(16, seed=10)
     state = state_with(1, bias={0: 50.0}, output=[1, 2, 3])  # a former owner's; slot 1 was not reset
     tokens = set()
-    for num_rows, row in ((1, 0), (5, 2), (16, 15)):
+    for num_rows, row in ((1, 0), (16, 15)):
         mixed = others[:num_rows].copy()
         mixed[row] = logits[0]
         rows = [{"seed": i, "temperature": 0.0 if i % 2 else 1.7, "top_k": i} for i in range(num_rows)]
@@ -165,7 +165,7 @@ def test_same_seed_and_position_give_the_same_token_anywhere():
 def test_without_jit_the_token_is_the_same():
     batch, state = (
         make_batch({"seed": -5, "positions": 33, "temperature": 0.8, "top_p": 0.9}),
-        SamplerState.allocate(2, V),
+        SamplerState.allocate(4, V),
     )
     logits = random_logits(1, seed=9)
     jitted, _ = jit_sample(logits, state, batch, tier="full")
@@ -173,13 +173,13 @@ def test_without_jit_the_token_is_the_same():
     assert plain.token_ids == jitted.token_ids
 
 
-@pytest.mark.parametrize("vocab_size", [301, 1000])
+@pytest.mark.parametrize("vocab_size", [pytest.param(301, marks=pytest.mark.slow), 1000])
 def test_a_padded_vocabulary_gives_the_same_token(vocab_size):
-    rows = [{"seed": i, "positions": i, "top_p": 0.9, "min_p": 0.001 * i} for i in range(32)]
-    logits = random_logits(32)
+    rows = [{"seed": i, "positions": i, "top_p": 0.9, "min_p": 0.002 * i} for i in range(16)]
+    logits = random_logits(16)
     padded = np.pad(logits, ((0, 0), (0, vocab_size - V)), constant_values=-np.inf)
-    short, _ = jit_sample(logits, SamplerState.allocate(2, V), make_batch(*rows), tier="full")
-    long, _ = jit_sample(padded, SamplerState.allocate(2, vocab_size), make_batch(*rows), tier="full")
+    short, _ = jit_sample(logits, SamplerState.allocate(4, V), make_batch(*rows), tier="full")
+    long, _ = jit_sample(padded, SamplerState.allocate(4, vocab_size), make_batch(*rows), tier="full")
     np.testing.assert_array_equal(short.token_ids, long.token_ids)
     np.testing.assert_array_equal(short.top_ids, long.top_ids)
 
@@ -194,9 +194,9 @@ def test_seed_words_and_positions_all_matter():
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0.0}, {"temperature": 9e-7}, {"top_k": 1}])
 def test_greedy_rows_agree_in_every_tier_and_break_ties_by_lowest_id(greedy):
-    logits = random_logits(8)
+    logits = random_logits(16)
     logits[:, 100] = logits[:, 200] = logits.max() + 1
-    batch = make_batch(*({"seed": i} | greedy for i in range(8)))
+    batch = make_batch(*({"seed": i} | greedy for i in range(16)))
     state = SamplerState.allocate(4, V)
     for tier in ("greedy", "random", "full"):
         assert (jit_sample(logits, state, batch, tier=tier)[0].token_ids == 100).all()
@@ -206,7 +206,7 @@ def test_greedy_rows_agree_in_every_tier_and_break_ties_by_lowest_id(greedy):
 def test_one_finite_logit_is_chosen(params):
     logits = np.full((1, V), -np.inf, np.float32)
     logits[0, 77] = -1e4
-    output, _ = jit_sample(logits, SamplerState.allocate(2, V), make_batch(params), tier="full")
+    output, _ = jit_sample(logits, SamplerState.allocate(4, V), make_batch(params), tier="full")
     assert output.token_ids[0] == 77
     assert output.is_finite[0]
     assert output.logprobs[0] == output.top_logprobs[0, 0] == 0
@@ -223,7 +223,8 @@ def test_extreme_logits_give_a_kept_token(scale):
 
 
 @pytest.mark.parametrize("tier", ["greedy", "random", "full"])
-@pytest.mark.parametrize("vocab_size", [V, 5000])  # XLA:CPU computes the maximum of a long row otherwise
+# XLA:CPU computes the maximum of a long row otherwise.
+@pytest.mark.parametrize("vocab_size", [pytest.param(V, marks=pytest.mark.slow), 5000])
 def test_nan_is_reported_and_stays_in_its_row(tier, vocab_size):
     logits, state = random_logits(4, vocab_size), SamplerState.allocate(2, vocab_size)
     batch = make_batch(*({"seed": i} for i in range(4)))

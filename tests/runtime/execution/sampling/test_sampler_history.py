@@ -82,7 +82,7 @@ def test_cheap_tiers_report_no_logprobs_and_count_nothing():
         assert not state.output_counts.any()
 
 
-@pytest.mark.parametrize("tier", ["greedy", "random", "full"])
+@pytest.mark.parametrize("tier", ["greedy", pytest.param("random", marks=pytest.mark.slow), "full"])
 def test_scratch_rows_touch_only_row_zero(tier):
     state = state_with(1, output=[4, 4], num_slots=3)
     batch = make_batch({"slot_ids": 0}, {"slot_ids": 2}, {"slot_ids": 0}, {"slot_ids": 0})
@@ -91,7 +91,7 @@ def test_scratch_rows_touch_only_row_zero(tier):
     assert after.last_token[1] == state.last_token[1]
 
 
-@pytest.mark.parametrize("tier", ["greedy", "random", "full"])
+@pytest.mark.parametrize("tier", ["greedy", pytest.param("random", marks=pytest.mark.slow), "full"])
 def test_donation_updates_in_place(tier):
     run = jax.jit(sample, static_argnames="tier", donate_argnames="state")
     state = SamplerState.allocate(65, V)

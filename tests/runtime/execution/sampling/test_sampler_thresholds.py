@@ -32,7 +32,7 @@ def test_image_keeps_order_and_ties(values):
     np.testing.assert_array_equal(np.sign(image[:, :, None] - image[:, None, :]), sign)
 
 
-@examples(150)
+@examples(60)
 @hypothesis.given(
     float_rows,
     hypothesis.extra.numpy.arrays(np.int32, (3, 24), elements=st.integers(0, 2**25)),
@@ -53,7 +53,7 @@ def test_every_platforms_search_finds_the_largest_threshold(values, masses, shar
         assert not used[i] or {int(form[i]) for form in found} == {max(fitting)}
 
 
-@examples(100)
+@examples(50)
 @hypothesis.given(
     float_rows,
     st.integers(-1, 30),

@@ -29,8 +29,8 @@ def score(hidden, head, targets, chunk=16):
     return score_tokens(lambda rows: rows @ head, hidden, targets, asked, slots, chunk=chunk)
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 16, 64])
-@pytest.mark.parametrize("T", [1, 15, 16, 17])
+@pytest.mark.parametrize("chunk", [pytest.param(1, marks=pytest.mark.slow), 4, 16, 64])
+@pytest.mark.parametrize("T", [1, *(pytest.param(count, marks=pytest.mark.slow) for count in (15, 16)), 17])
 def test_scores_match_float64(T, chunk):
     head, hidden, targets = case(T, 700)
     logprobs, top_ids, top_logprobs, asked = jax.jit(functools.partial(score, chunk=chunk))(hidden, head, targets)

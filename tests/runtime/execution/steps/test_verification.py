@@ -93,7 +93,7 @@ def test_every_offset_over_the_ends_of_pages(room: int) -> None:
 @hypothesis.given(
     st.lists(st.tuples(st.integers(0, LIMIT), st.integers(0, LIMIT), st.integers(0, MOST)), min_size=1, max_size=4)
 )
-@examples(150)
+@examples(60)
 def test_rows_that_end_anywhere(rows: list[tuple[int, int, int]]) -> None:
     """At max_tokens, at the end of the context or of the table; and those that have come there already."""
     lengths = [0, *(length for length, _, _ in rows)]
@@ -151,7 +151,7 @@ def expected_drafts(tokens: list[int], first: int, least: int, most: int, count:
 @hypothesis.given(
     st.lists(st.integers(0, 3), min_size=1, max_size=20), st.integers(0, 5), st.integers(1, 3), st.integers(0, 3)
 )
-@examples(100)
+@examples(40)
 def test_ngrams_are_those_of_a_search_in_python(tokens: list[int], first: int, least: int, more: int) -> None:
     first = min(first, len(tokens) - 1)
     row = np.full((1, 24), 3, np.int32)
@@ -166,7 +166,7 @@ def test_ngrams_are_those_of_a_search_in_python(tokens: list[int], first: int, l
 
 @pytest.mark.parametrize(("most_searched", "num_pages"), [(1, 1), (4 * 2 * SIZE, 2), (10**6, COLUMNS)])
 @hypothesis.given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=LIMIT - 1), min_size=4, max_size=4))
-@examples(50)
+@examples(20)
 def test_a_step_looks_through_the_newest_pages(most_searched: int, num_pages: int, texts: list[list[int]]) -> None:
     """So many of each row that all of them are not more than a step's share."""
     page_tokens = np.full((SLOTS * COLUMNS, SIZE), 2, np.int32)

@@ -160,6 +160,7 @@ async def test_a_crash_leaves_a_dump(tmp_path):
     assert [sample["finish"]["type"] for sample in second["requests"]] == ["length", "abort", "length", "length"]
 
 
+@pytest.mark.slow  # tests/integration/test_survival.py has one
 async def test_a_folder_that_vanishes_does_no_harm(tmp_path, caplog):
     folder = tmp_path / "dumps"
     async with running(tmp_path, once(tmp_path, QUEUED), crash_dump_folder=str(folder)) as engine:

@@ -216,7 +216,7 @@ async def test_a_refusal_tells_what_the_engine_knew():
 
 @pytest.mark.parametrize("num_samples", [1, 16])
 async def test_what_a_slow_reader_leaves_is_merged(num_samples):
-    table, num_tokens = RequestTable(None), 4000
+    table, num_tokens = RequestTable(None), 2000
     names = [f"r-{index}~{index}" for index in range(num_samples)]
     stream = begin(table, "r", *(sample(name, max_tokens=num_tokens) for name in names))
     tracemalloc.start()

@@ -256,7 +256,7 @@ def background_step() -> ScheduledBatch:
     st.booleans(),
     st.sampled_from([11, 16, 60]),
 )
-@examples(200)
+@examples(50)
 def test_nobody_is_lost(
     arrivals: list[tuple[bool, int, int, int]], seconds_of: Callable[[ScheduledBatch], float], mixes: bool, pages: int
 ) -> None:

@@ -27,7 +27,11 @@ def run(num_pages: int, check_interval: int, lag: int, *, mixes: bool) -> Simula
 
 
 @pytest.mark.parametrize(
-    ("num_pages", "lag", "mixes"), [(60, 0, False), (60, 1, True), (400, 1, False), (400, 2, True)]
+    ("num_pages", "lag", "mixes"),
+    [
+        *((60, 1, True), (400, 1, False)),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in ((60, 0, False), (400, 2, True))),
+    ],
 )
 def test_steps_are_the_same_whether_python_looks_at_each_token_or_at_none(
     num_pages: int, lag: int, mixes: bool, monkeypatch: pytest.MonkeyPatch

@@ -245,6 +245,7 @@ def shared_quarter(num_pages: int, *, masks: bool) -> tuple[int, int]:
     return sim.cache.stats().num_hit_tokens, most
 
 
+@pytest.mark.slow  # fewer requests are above
 def test_32_requests_that_share_a_quarter_hit_as_with_masks_and_more_are_held() -> None:
     """Hits at least 0.9 of those with masks while the pool is not full; and more requests at once when it is."""
     (masked, _), (found, _) = shared_quarter(32 * 32, masks=True), shared_quarter(32 * 32, masks=False)

@@ -146,7 +146,7 @@ def test_who_waits_for_another_download_says_so(
         fcntl.flock(other, fcntl.LOCK_EX)
         thread.start()
         deadline = time.monotonic() + 60
-        while "waiting for it" not in caplog.text and time.monotonic() < deadline:
+        while "Another process downloads" not in caplog.text and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not file.exists()
     thread.join(60)
