@@ -118,6 +118,8 @@ class ModelConfig(DecoderSpec):
                 f"num_key_value_heads {self.num_kv_heads} must be num_attention_heads {self.num_heads}: latent "
                 "attention has no groups"
             )
+        if self.classifier is not None and self.classifier.tokens and self.head_bias:
+            raise ConfigError("classifier_from_token: this model's head has a bias, which labels do not take over")
         if self.head_size % 2:
             raise ConfigError(f"head_dim must be even (rotary embeddings rotate pairs), found {self.head_size}")
 
@@ -131,6 +133,7 @@ class ModelConfig(DecoderSpec):
         config = text_model(config)
         architecture = _architecture(config)
         family = find_family(described_by(config, architecture))
+        config = family.usual_keys(config)
         hf = HfConfig(config, family.defaults)
         decoder = family.describe(hf)
         quantization = stored_format(config)

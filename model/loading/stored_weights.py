@@ -30,10 +30,11 @@ from palladio.model.loading.layout.parameters import Parameters, Slot, known_dty
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.layout.tensor_part import Part
 from palladio.model.loading.layout.weight_transforms import part_of, rows_of_parts
-from palladio.model.loading.load_log import OTHER_PARTS, draft_layers, log_load
+from palladio.model.loading.load_log import draft_layers, log_load
 from palladio.model.loading.readers.cache_scales import with_plain_names, without_scales
 from palladio.model.loading.readers.checkpoint import Checkpoint
 from palladio.model.loading.readers.safetensors_file import Array, StoredTensor
+from palladio.model.loading.readers.tensor_names import EMBEDDING, HEAD, by_name
 from palladio.model.loading.stored_matrices import (
     check_kind,
     expect_plain,
@@ -45,11 +46,9 @@ from palladio.model.loading.stored_matrices import (
 )
 from palladio.model.weights.scaled import Scaled
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 CLASS_BIAS = "score.bias"
 HEAD_TABLE = "lm_head.table"  # the weight that HEAD fills, in models that have one of their own
 MAX_NAMES_SHOWN = 5
-_PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
 _STACKED = ".experts.gate_up_proj"  # how the name of a layer's experts ends where they are one tensor
 READERS = 4  # parameters that are read side by side, where they fit
 BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
@@ -349,20 +348,6 @@ def rule_places(
         if rule.param.format(layer=layer) in slots:
             numbers = range(config.experts.num_experts) if config.experts and "{expert}" in rule.name else (0,)
             yield from ((layer, expert) for expert in numbers)
-
-
-def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
-    """Return the text model's tensors, named as in a checkpoint of the text model alone, with its head. A checkpoint
-    without a head leaves the prefix out; one of a model that takes images has the text model as one of its parts."""
-    tensors = checkpoint.tensors
-    prefix = next((prefix for prefix in _PREFIXES if f"{prefix}embed_tokens.weight" in tensors), "model.")
-    named = {}
-    for name, tensor in tensors.items():
-        if name.startswith(prefix) and not name.startswith(("lm_head.", "score.")):
-            named[f"model.{name.removeprefix(prefix)}"] = tensor
-        elif not OTHER_PARTS.match(name):
-            named[name.removeprefix("language_model.")] = tensor
-    return named
 
 
 def _some(names: list[str]) -> str:
