@@ -48,6 +48,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "Qwen3_5MoeForCausalLM": "palladio.model.families.qwen3_5",
         "Qwen3_5MoeForConditionalGeneration": "palladio.model.families.qwen3_5",
         "Qwen3VLForConditionalGeneration": "palladio.model.families.qwen",
+        "SeedOssForCausalLM": "palladio.model.families.seed_oss",
         "SmolLM3ForCausalLM": "palladio.model.families.smollm3",
         "Starcoder2ForCausalLM": "palladio.model.families.starcoder2",
     }
