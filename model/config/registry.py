@@ -14,6 +14,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "CohereForCausalLM": "palladio.model.families.cohere",
         "DeepseekV2ForCausalLM": "palladio.model.families.deepseek",
         "DeepseekV3ForCausalLM": "palladio.model.families.deepseek",
+        "Ernie4_5ForCausalLM": "palladio.model.families.ernie",
         "Gemma2ForCausalLM": "palladio.model.families.gemma2",
         "Gemma3ForCausalLM": "palladio.model.families.gemma3",
         "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",
