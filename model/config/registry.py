@@ -24,6 +24,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "GptOssForCausalLM": "palladio.model.families.gpt_oss",
         "GraniteForCausalLM": "palladio.model.families.granite",
         "GraniteMoeForCausalLM": "palladio.model.families.granite",
+        "HunYuanDenseV1ForCausalLM": "palladio.model.families.hunyuan",
         "InternLM2ForCausalLM": "palladio.model.families.internlm",
         "InternLM3ForCausalLM": "palladio.model.families.internlm",
         "LlamaForCausalLM": "palladio.model.families.llama",
