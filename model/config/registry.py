@@ -15,6 +15,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "DeepseekV2ForCausalLM": "palladio.model.families.deepseek",
         "DeepseekV3ForCausalLM": "palladio.model.families.deepseek",
         "Ernie4_5ForCausalLM": "palladio.model.families.ernie",
+        "Exaone4ForCausalLM": "palladio.model.families.exaone4",
         "Gemma2ForCausalLM": "palladio.model.families.gemma2",
         "Gemma3ForCausalLM": "palladio.model.families.gemma3",
         "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",
