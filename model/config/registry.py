@@ -22,6 +22,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "Glm4ForCausalLM": "palladio.model.families.glm4",
         "Glm4MoeLiteForCausalLM": "palladio.model.families.glm4_moe_lite",
         "Glm4MoeForCausalLM": "palladio.model.families.glm4_moe",
+        "GlmForCausalLM": "palladio.model.families.glm4",
         "GptOssForCausalLM": "palladio.model.families.gpt_oss",
         "GraniteForCausalLM": "palladio.model.families.granite",
         "GraniteMoeForCausalLM": "palladio.model.families.granite",
