@@ -39,6 +39,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "NemotronForCausalLM": "palladio.model.families.nemotron",
         "Olmo2ForCausalLM": "palladio.model.families.olmo",
         "Olmo3ForCausalLM": "palladio.model.families.olmo",
+        "OlmoeForCausalLM": "palladio.model.families.olmoe",
         "Phi3ForCausalLM": "palladio.model.families.phi3",
         "Qwen2ForCausalLM": "palladio.model.families.qwen",
         "Qwen2MoeForCausalLM": "palladio.model.families.qwen_moe",
