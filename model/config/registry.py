@@ -11,6 +11,7 @@ from palladio.model.config.family import Family
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
         "ApertusForCausalLM": "palladio.model.families.apertus",
+        "ArceeForCausalLM": "palladio.model.families.arcee",
         "Cohere2ForCausalLM": "palladio.model.families.cohere",
         "CohereForCausalLM": "palladio.model.families.cohere",
         "DeepseekV2ForCausalLM": "palladio.model.families.deepseek",
