@@ -21,6 +21,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "Gemma2ForCausalLM": "palladio.model.families.gemma2",
         "Gemma3ForCausalLM": "palladio.model.families.gemma3",
         "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",
+        "GemmaForCausalLM": "palladio.model.families.gemma",
         "Glm4ForCausalLM": "palladio.model.families.glm4",
         "Glm4MoeLiteForCausalLM": "palladio.model.families.glm4_moe_lite",
         "Glm4MoeForCausalLM": "palladio.model.families.glm4_moe",
