@@ -58,6 +58,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "Qwen3VLForConditionalGeneration": "palladio.model.families.qwen",
         "SeedOssForCausalLM": "palladio.model.families.seed_oss",
         "SmolLM3ForCausalLM": "palladio.model.families.smollm3",
+        "StableLmForCausalLM": "palladio.model.families.stablelm",
         "Starcoder2ForCausalLM": "palladio.model.families.starcoder2",
     }
 )
