@@ -18,6 +18,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "DeepseekV3ForCausalLM": "palladio.model.families.deepseek",
         "Ernie4_5ForCausalLM": "palladio.model.families.ernie",
         "Exaone4ForCausalLM": "palladio.model.families.exaone4",
+        "GPTNeoXForCausalLM": "palladio.model.families.gpt_neox",
         "Gemma2ForCausalLM": "palladio.model.families.gemma2",
         "Gemma3ForCausalLM": "palladio.model.families.gemma3",
         "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",
