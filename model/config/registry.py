@@ -18,6 +18,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "DeepseekV3ForCausalLM": "palladio.model.families.deepseek",
         "Ernie4_5ForCausalLM": "palladio.model.families.ernie",
         "Exaone4ForCausalLM": "palladio.model.families.exaone4",
+        "GPT2LMHeadModel": "palladio.model.families.gpt2",
         "GPTNeoXForCausalLM": "palladio.model.families.gpt_neox",
         "Gemma2ForCausalLM": "palladio.model.families.gemma2",
         "Gemma3ForCausalLM": "palladio.model.families.gemma3",
@@ -65,6 +66,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
 )
 
 _TEXT_MODELS = {  # bases that transformers names otherwise, for the plain name is of the model that takes images
+    "GPT2Model": "GPT2LMHeadModel",
     "Gemma3TextModel": "Gemma3ForCausalLM",
     "Qwen2VLTextModel": "Qwen2VLForConditionalGeneration",
     "Qwen2_5_VLTextModel": "Qwen2_5_VLForConditionalGeneration",
@@ -80,7 +82,7 @@ BASE_MODELS: Mapping[str, str] = MappingProxyType(  # the same without a head: c
 _ENDING = "ForSequenceClassification"
 CLASSIFIERS: Mapping[str, str] = MappingProxyType(  # the same with a head that scores texts, or classifies them
     {name.removesuffix("ForCausalLM") + _ENDING: name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
-    | {f"Gemma3Text{_ENDING}": "Gemma3ForCausalLM"}
+    | {f"Gemma3Text{_ENDING}": "Gemma3ForCausalLM", f"GPT2{_ENDING}": "GPT2LMHeadModel"}
 )
 
 
