@@ -46,6 +46,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "Olmo3ForCausalLM": "palladio.model.families.olmo",
         "OlmoeForCausalLM": "palladio.model.families.olmoe",
         "Phi3ForCausalLM": "palladio.model.families.phi3",
+        "PhiForCausalLM": "palladio.model.families.phi",
         "Qwen2ForCausalLM": "palladio.model.families.qwen",
         "Qwen2MoeForCausalLM": "palladio.model.families.qwen_moe",
         "Qwen2VLForConditionalGeneration": "palladio.model.families.qwen",
