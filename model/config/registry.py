@@ -35,6 +35,7 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "InternLM2ForCausalLM": "palladio.model.families.internlm",
         "InternLM3ForCausalLM": "palladio.model.families.internlm",
         "LlamaForCausalLM": "palladio.model.families.llama",
+        "MiMoForCausalLM": "palladio.model.families.qwen",
         "MiniMaxM2ForCausalLM": "palladio.model.families.minimax",
         "Ministral3ForCausalLM": "palladio.model.families.ministral",
         "MinistralForCausalLM": "palladio.model.families.ministral",
