@@ -7,7 +7,7 @@ divisor of the hidden size, and there are layers of each kind.
 from collections.abc import Mapping
 from typing import Any
 
-from tests import tiny_gpt_oss, tiny_hybrids, tiny_latent, tiny_relatives
+from tests import tiny_gpt_oss, tiny_hybrids, tiny_latent, tiny_others, tiny_relatives
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -22,6 +22,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     **tiny_relatives.CONFIGS,
     **tiny_latent.CONFIGS,
     **tiny_gpt_oss.CONFIGS,
+    **tiny_others.CONFIGS,
     "gemma3": {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -152,6 +153,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 SEEDS = {
+    **tiny_others.SEEDS,
     "olmo2": "6 ",
     "smollm3": "1 ",
     "cohere": "1 ",
@@ -162,11 +164,12 @@ SEEDS = {
 }
 """By model_type: chosen so that greedy tokens do not repeat themselves too soon."""
 
-TABLE_FACTORS = {"gemma2": 0.3, "gemma3_text": 0.3}
+TABLE_FACTORS = {"gemma2": 0.3, "gemma3_text": 0.3, **tiny_others.TABLE_FACTORS}
 """By model_type, for the same purpose: Gemma multiplies embeddings, and a tied head would favour the token before."""
 
 _BIASED, _UNTIED = {"attention_bias": True}, {"tie_word_embeddings": False}
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
+    **tiny_others.VARIANTS,
     "gemma3": (_BIASED, _UNTIED),
     "gemma2": (_BIASED, _UNTIED),
     "olmo2": (_BIASED,),
@@ -184,6 +187,7 @@ _MLP_BIAS = {"gate_up.bias", "down.bias"}
 _LLAMA_ONLY = {*_MLP_BIAS, "qkv.bias", "output.bias", "query_norm.scale", "key_norm.scale"}
 UNUSED_RULES = {
     **tiny_hybrids.UNUSED_RULES,
+    **tiny_others.UNUSED_RULES,
     "Gemma3ForCausalLM": _MLP_BIAS,
     "Gemma2ForCausalLM": _MLP_BIAS,
     "Phi3ForCausalLM": {"output.bias", "down.bias"},
