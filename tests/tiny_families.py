@@ -207,6 +207,7 @@ UNUSED_RULES = {
     "DeepseekV2ForCausalLM": {*_MLP_BIAS, "router_bias"},
     "DeepseekV3ForCausalLM": _MLP_BIAS,
     "Glm4MoeLiteForCausalLM": _MLP_BIAS,
+    "Mistral4ForCausalLM": {*_MLP_BIAS, "router_bias", "query.kernel"},
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
@@ -300,7 +301,7 @@ def _experts(config: Mapping[str, Any]) -> Shapes:
     D, E, F = config["hidden_size"], config["n_routed_experts"], config["moe_intermediate_size"]
     sizes = {f"experts.{number}": F for number in range(E)} | {"shared_experts": F * config["n_shared_experts"]}
     shapes: Shapes = {"mlp.gate.weight": (E, D)}
-    if config["model_type"] != "deepseek_v2":
+    if config["model_type"] not in ("deepseek_v2", "mistral4"):
         shapes["mlp.gate.e_score_correction_bias"] = (E,)
     for name, size in sizes.items():
         shapes |= {f"mlp.{name}.{part}_proj.weight": (size, D) for part in ("gate", "up")}

@@ -127,7 +127,7 @@ def tiny_config(family: str, **overrides: Any) -> dict[str, Any]:
 def tiny_weights(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Random float32 weights under the names of Hugging Face, each a function of its name and shape."""
     seed = tiny_families.SEEDS.get(config["model_type"], "")
-    weights = {name: _random(f"{seed}{name}", shape) for name, shape in weight_shapes(config).items()}
+    weights = {name: random_weight(f"{seed}{name}", shape) for name, shape in weight_shapes(config).items()}
     if config["model_type"] in tiny_hybrids.HYBRIDS:
         tiny_hybrids.calm(weights)
     if config["model_type"] in tiny_families.TABLE_FACTORS:
@@ -144,7 +144,7 @@ def weight_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         return tiny_hybrids.weight_shapes(config)
     if config["model_type"] in tiny_others.MODEL_TYPES:
         return tiny_others.weight_shapes(config)
-    if any(config["architectures"] == other["architectures"] for other in tiny_families.CONFIGS.values()):
+    if config["model_type"] == "mistral4" or any(config["architectures"] == other["architectures"] for other in tiny_families.CONFIGS.values()):
         return tiny_families.weight_shapes(config)
     D, V = config["hidden_size"], config["vocab_size"]
     N, K = config["num_attention_heads"], config["num_key_value_heads"]
@@ -208,12 +208,15 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=1), encoding="utf-8")
 
 
-def _random(name: str, shape: tuple[int, ...]) -> np.ndarray:
+def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return random values that depend on nothing else."""
     # RandomState, not default_rng: its stream is frozen, and the goldens depend on it.
     rng = np.random.RandomState(zlib.crc32(name.encode()))
     values = rng.standard_normal(shape)
     if not shape:
         values *= 0.5
+    elif name.endswith("wpe.weight"):  # else each token would follow from the one before it alone
+        values *= 0.8
     elif name.endswith("norm.weight") or ".ln_" in name:  # of Gemma too, which adds 1 to it
         values = 1.0 + 0.2 * values
     elif name.endswith(".bias"):

@@ -129,7 +129,14 @@ REPACKED: dict[str, dict[str, Any]] = {
 
 MODEL_TYPES = frozenset(config["model_type"] for config in (CONFIGS | REPACKED).values())
 
-SEEDS: dict[str, str] = {}
+SEEDS = {
+    "phi": "13 ",
+    "gpt_neox": "32 ",
+    "stablelm": "1 ",
+    "exaone4": "1 ",
+    "olmoe": "5 ",
+    "apertus": "2 ",
+}
 TABLE_FACTORS = {
     **dict.fromkeys(("gemma", "arcee", "stablelm", "gpt_neox", "gpt2", "phi", "exaone4", "olmoe", "apertus"), 0.3)
 }

@@ -1,4 +1,5 @@
-"""GLM-4-9B and GLM-4-0414: interleaved pairs of half of each head are rotated; 0414 has norms around both sublayers."""
+"""GLM-4-9B, GLM-4-0414 and GLM-4.1V: interleaved pairs of half of each head are rotated. The latter two have norms
+around both sublayers."""
 
 import dataclasses
 
@@ -9,10 +10,10 @@ from palladio.model.config.weight_tables import ATTENTION, DOWN, FUSED_GATE_UP, 
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormPlacement
 
 
-def _describe(hf: HfConfig, placement: NormPlacement) -> DecoderSpec:
+def _describe(hf: HfConfig, placement: NormPlacement, fraction: float = 0.5) -> DecoderSpec:
     layer = LayerSpec(
         attention=AttentionSpec(
-            rope=hf.rope(is_interleaved=True, default_fraction=0.5),
+            rope=hf.rope(is_interleaved=True, default_fraction=fraction),
             scale=hf.scale,
             qkv_bias=hf.flag("attention_bias", default=True),
         ),
@@ -47,5 +48,10 @@ GLM4 = Family(
     },
 )
 GLM = dataclasses.replace(GLM4, describe=lambda hf: _describe(hf, "pre"), weights=(*_SHARED, *PRE_NORMS))
+GLM4V = dataclasses.replace(
+    GLM4,
+    describe=lambda hf: _describe(hf, "sandwich", 1.0),
+    defaults={"num_key_value_heads": 2, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5},
+)
 
-FAMILIES = {"Glm4ForCausalLM": GLM4, "GlmForCausalLM": GLM}
+FAMILIES = {"Glm4ForCausalLM": GLM4, "Glm4vForConditionalGeneration": GLM4V, "GlmForCausalLM": GLM}

@@ -1,5 +1,7 @@
 """GLM-4.5, 4.6 and 4.7: half of each head is rotated, and above the first layers there is DeepSeek-V3's mixture."""
 
+import dataclasses
+
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.router_keys import sigmoid_router
@@ -28,21 +30,26 @@ def _describe(hf: HfConfig) -> DecoderSpec:
     return DecoderSpec(layers=tuple(layers), norm=norm, experts=experts if any(are_sparse) else None)
 
 
+_DEFAULTS = {
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 1408,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.0,
+}
+_VL_DEFAULTS = {**_DEFAULTS, "max_position_embeddings": 65536, "attention_bias": True}
+
+GLM4_MOE = Family(
+    describe=_describe,
+    weights=(*DECODER_WEIGHTS, *MOE_EXPERTS),
+    defaults={**_DEFAULTS, "num_nextn_predict_layers": 1},
+)
+
 FAMILIES = {
-    "Glm4MoeForCausalLM": Family(
-        describe=_describe,
-        weights=(*DECODER_WEIGHTS, *MOE_EXPERTS),
-        defaults={
-            "num_key_value_heads": 8,
-            "max_position_embeddings": 131072,
-            "rms_norm_eps": 1e-5,
-            "n_routed_experts": 128,
-            "num_experts_per_tok": 8,
-            "moe_intermediate_size": 1408,
-            "n_shared_experts": 1,
-            "first_k_dense_replace": 1,
-            "routed_scaling_factor": 1.0,
-            "num_nextn_predict_layers": 1,
-        },
-    )
+    "Glm4MoeForCausalLM": GLM4_MOE,
+    "Glm4vMoeForConditionalGeneration": dataclasses.replace(GLM4_MOE, defaults=_VL_DEFAULTS),
 }

@@ -41,7 +41,7 @@ class LayerContext:
     num_tokens: jax.Array
 
 
-def _growth(spec: QueryGrowth, positions: jax.Array) -> jax.Array:
+def growth_of(spec: QueryGrowth, positions: jax.Array) -> jax.Array:
     """Return the factors on queries: positions i32[T] → f32[T]."""
     return 1.0 + spec.rate * jnp.log(1.0 + (positions // spec.length).astype(jnp.float32))
 
@@ -90,7 +90,7 @@ class Attention(Module):
             q, k = by.rotations.rotate(q, self.spec.rope), by.rotations.rotate(k, self.spec.rope)
             q, k = self._normed(q, k) if is_late else (q, k)
         if self.spec.query_growth is not None:
-            q *= _growth(self.spec.query_growth, by.positions)[:, None, None].astype(q.dtype)
+            q *= growth_of(self.spec.query_growth, by.positions)[:, None, None].astype(q.dtype)
         rules = ShardingRules()
         own, whole = rules.spec((None, "kv_heads")), rules.spec(())  # heads are second in all of them, also in scales
         sinks = None if self.sinks is None else self.sinks[...]

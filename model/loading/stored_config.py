@@ -155,7 +155,7 @@ def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: M
         return (matrix.kind,)
 
     num_experts = 1 if config.experts is None else config.experts.num_experts
-    kinds = kinds_of(find_family(config.architecture).weights, config.num_layers, kind, num_experts)
+    kinds = kinds_of(find_family(config.family).weights, config.num_layers, kind, num_experts)
     widened = [matrix for name, matrices in of_weights.items() if kinds.of(name) is None for matrix in matrices]
     ordered = [matrix for matrix in widened if matrix.kind is None]
     if ordered:

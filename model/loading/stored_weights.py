@@ -242,7 +242,7 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
         CheckpointError: tensors are missing, unexpected or have another shape, or no tensor fills a parameter.
     """
     config = layout.stored
-    family, left = find_family(config.architecture), by_name(checkpoint)
+    family, left = find_family(config.family), by_name(checkpoint)
     if config.tie_word_embeddings and EMBEDDING not in left and HEAD in left:
         left[EMBEDDING] = left.pop(HEAD)  # tied either way
     drafts = draft_layers(config)

@@ -118,12 +118,14 @@ class LatentSpec:
         scale: factor on scores.
         norm: norm of latents, and of the numbers between the two projections of queries.
         bias: the projections down and the one back have a bias.
+        query_growth: factor on queries; None: there is none.
     """
 
     rope: RopeConfig
     scale: float
     norm: NormSpec
     bias: bool = False
+    query_growth: QueryGrowth | None = None
 
     @property
     def window(self) -> None:

@@ -8,10 +8,16 @@ from palladio.model.loading.readers.safetensors_file import StoredTensor
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
-OTHER_PARTS: Final = re.compile(r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|embed_vision)\.")
+OTHER_PARTS: Final = re.compile(
+    r"(?:thinker\.)?(?:model\.)?(vision_tower|vision_model|vision_encoder|vision_language_adapter|visual|"
+    r"multi_modal_projector|mm_projector|embed_vision|image_newline|audio_tower|talker|code2wav)(?:\.|$)"
+)
 """Name prefixes of tensors that belong to no text model."""
 
-_PREFIXES = ("language_model.model.", "model.language_model.", "transformer.", "gpt_neox.", "")  # other than model.
+_PREFIXES = (  # other than model.
+    *("language_model.model.", "model.language_model.", "thinker.model.language_model.", "thinker.model."),
+    *("transformer.", "gpt_neox.", ""),
+)
 _TABLES = ("embed_tokens.weight", "wte.weight", "embed_in.weight")  # names of EMBEDDING behind the prefix
 _HEADS = ("lm_head.", "embed_out.", "score.")
 
@@ -29,6 +35,6 @@ def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
         elif name.startswith(prefix) and not name.startswith(_HEADS):
             named[f"model.{name.removeprefix(prefix)}"] = tensor
         elif not OTHER_PARTS.match(name):
-            plain = name.removeprefix("language_model.")
+            plain = name.removeprefix("thinker.").removeprefix("language_model.")
             named[f"lm_head.{plain.removeprefix('embed_out.')}" if plain.startswith("embed_out.") else plain] = tensor
     return named
