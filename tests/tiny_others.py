@@ -23,6 +23,20 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "use_bias": True,
         "pad_token_id": 0,
     },
+    "ernie4_5_moe": {
+        "architectures": ["Ernie4_5_MoeForCausalLM"],
+        "model_type": "ernie4_5_moe",
+        "num_hidden_layers": 3,
+        "moe_num_experts": 8,
+        "moe_k": 3,
+        "moe_intermediate_size": 20,
+        "moe_num_shared_experts": 2,
+        "moe_layer_start_index": 1,
+        "moe_layer_end_index": 1,
+        "moe_layer_interval": 1,
+        "use_bias": False,
+        "pad_token_id": 0,
+    },
     "hunyuan": {
         "architectures": ["HunYuanDenseV1ForCausalLM"],
         "model_type": "hunyuan_v1_dense",
@@ -160,6 +174,7 @@ _NORMS = {"query_norm.scale", "key_norm.scale"}
 UNUSED_RULES = {
     "SeedOssForCausalLM": _NORMS,
     "Ernie4_5ForCausalLM": _NORMS,
+    "Ernie4_5_MoeForCausalLM": {*_MLP_BIAS, "qkv.bias", "output.bias"},
     "HunYuanDenseV1ForCausalLM": _MLP_BIAS,
     "Exaone4ForCausalLM": {*_MLP_BIAS, "qkv.bias", "output.bias"},
     "GlmForCausalLM": {"output.bias", "down.bias"},
@@ -190,10 +205,12 @@ def weight_shapes(config: Mapping[str, Any]) -> Shapes:
         ("dense" if kind == "phi" else "o_proj", (D, N * H), bias_of_output),
     ):
         layer |= _linear(f"self_attn.{part}", shape, has_bias=has_bias)
-    layer |= _norms(config, H) | _MLPS.get(kind, _gated)(config)
+    layer |= _norms(config, H)
     shapes: Shapes = {"model.embed_tokens.weight": (V, D)}
     for number in range(config["num_hidden_layers"]):
-        shapes |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}
+        is_sparse = number == config.get("moe_layer_start_index")
+        mlp = _ernie_experts(config) if is_sparse else _MLPS.get(kind, _gated)(config)
+        shapes |= {f"model.layers.{number}.{name}": shape for name, shape in (layer | mlp).items()}
     last = "model.final_layernorm" if kind == "phi" else "model.norm"
     shapes |= _norm(last, D, has_bias=kind in ("phi", "stablelm"))
     if kind == "phi":
@@ -262,6 +279,16 @@ def _experts(config: Mapping[str, Any]) -> Shapes:
     for number in range(E):
         shapes |= {f"mlp.experts.{number}.{part}_proj.weight": (F, D) for part in ("gate", "up")}
         shapes[f"mlp.experts.{number}.down_proj.weight"] = (D, F)
+    return shapes
+
+
+def _ernie_experts(config: Mapping[str, Any]) -> Shapes:
+    D, E, F = config["hidden_size"], config["moe_num_experts"], config["moe_intermediate_size"]
+    sizes = {f"experts.{number}": F for number in range(E)} | {"shared_experts": F * config["moe_num_shared_experts"]}
+    shapes: Shapes = {"mlp.gate.weight": (E, D), "mlp.moe_statics.e_score_correction_bias": (1, E)}
+    for name, size in sizes.items():
+        shapes |= {f"mlp.{name}.{part}_proj.weight": (size, D) for part in ("gate", "up")}
+        shapes[f"mlp.{name}.down_proj.weight"] = (D, size)
     return shapes
 
 

@@ -86,6 +86,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "DeepseekV2ForCausalLM": _row("deepseek", "DeepSeek-V2, V2-Lite", LATENTS, "mixture of experts"),
         "DeepseekV3ForCausalLM": _row("deepseek", "DeepSeek-V3, V3.1, R1, Kimi-K2, Kimi-K2-Thinking", LATENTS, f"mixture of experts; {_NO_DRAFTS}"),
         "Ernie4_5ForCausalLM": _row("ernie", "ERNIE 4.5 0.3B", PAGES),
+        "Ernie4_5_MoeForCausalLM": _row("ernie", "ERNIE 4.5 21B-A3B, 300B-A47B", PAGES, f"mixture of experts; {_NO_DRAFTS}"),
         "Exaone4ForCausalLM": _row("exaone4", "EXAONE 4.0 1.2B, 32B", WINDOWS, "layers with full attention have no rotary embedding in 32B"),
         "GPT2LMHeadModel": _row("gpt2", "GPT-2, DistilGPT-2", PAGES, "learned positions: no context beyond n_positions"),
         "GPTNeoXForCausalLM": _row("gpt_neox", "Pythia, GPT-NeoX-20B, Dolly v2, RedPajama-INCITE", PAGES),

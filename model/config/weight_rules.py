@@ -11,6 +11,7 @@ Transform = Literal[
     "rows",
     "rows_bias",
     "scalar",
+    "row",
     "query",
     "key",
     "value",

@@ -60,7 +60,7 @@ def log_load(
 def draft_layers(config: ModelConfig) -> tuple[str, ...]:
     """Return the name prefixes of the tensors of layers that predict tokens further ahead."""
     drafts = range(config.num_layers, config.num_layers + config.num_draft_layers)
-    others = ("model.mtp_layers.",) if drafts else ()  # as MiMo names them
+    others = ("model.mtp_",) if drafts else ()  # as MiMo and ERNIE name them
     return (*(f"model.layers.{layer}." for layer in drafts), *others)
 
 

@@ -28,6 +28,8 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
             return _whole((stored.vocab_size, shape[1]), (0, 1))
         case "rows_bias":
             return _whole((stored.vocab_size,), (0,))
+        case "row":  # a vector with one more dimension
+            return Part((1, *shape), shape, (0,), (Box(shape, (0,), (0,)),))
         case "scalar":  # a number alone
             return Part((), (1,), (0,), (Box((1,), (0,), (0,)),))
         case "transposed" | "matrix":

@@ -35,10 +35,11 @@ VARIANTS: tuple[tuple[str, dict[str, Any], bool], ...] = (
     *((family, keys, False) for family, variants in tiny_families.VARIANTS.items() for keys in variants),
     *((family, {}, False) for family in (*tiny_relatives.REPACKED, *tiny_others.REPACKED)),
     ("mistral4", {}, True),
-    *((family, {}, True) for family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe", "minimax_m2", "olmoe")),
+    *((family, {}, True) for family in ("qwen2_moe", "qwen3_moe", "mixtral", "glm4_moe", "minimax_m2", "olmoe", "ernie4_5_moe")),
     *((family, {}, True) for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "qwen3_next", "qwen3_5_moe")),
 )
 
+NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 BIASES = {"qkv.bias", "output.bias", "gate_up.bias", "down.bias"}
 NORMS = {"query_norm.scale", "key_norm.scale"}
 NOT_THEIRS = {
@@ -60,7 +61,7 @@ def shapes_of(config: dict[str, Any], *, stacked: bool) -> dict[str, tuple[int, 
     if not stacked:
         return shapes
     D = config["hidden_size"]
-    E = next(config[key] for key in ("num_experts", "num_local_experts", "n_routed_experts") if key in config)
+    E = next(config[key] for key in NUMBERS_OF_EXPERTS if key in config)
     F = config.get("moe_intermediate_size") or config["intermediate_size"]
     plain = {n: s for n, s in shapes.items() if ".experts." not in n and "block_sparse_moe" not in n}
     for layer in {int(n.split(".")[2]) for n in shapes if ".experts." in n}:
