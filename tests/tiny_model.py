@@ -144,7 +144,8 @@ def weight_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         return tiny_hybrids.weight_shapes(config)
     if config["model_type"] in tiny_others.MODEL_TYPES:
         return tiny_others.weight_shapes(config)
-    if config["model_type"] == "mistral4" or any(config["architectures"] == other["architectures"] for other in tiny_families.CONFIGS.values()):
+    of_families = [other["architectures"] for other in tiny_families.CONFIGS.values()]
+    if config["model_type"] == "mistral4" or config["architectures"] in of_families:
         return tiny_families.weight_shapes(config)
     D, V = config["hidden_size"], config["vocab_size"]
     N, K = config["num_attention_heads"], config["num_key_value_heads"]
@@ -221,6 +222,6 @@ def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
         values = 1.0 + 0.2 * values
     elif name.endswith(".bias"):
         values *= 0.2
-    else:
-        values *= 1.5 * shape[-1] ** -0.5  # lively: every layer moves the logits
+    else:  # lively: every layer moves the logits. GPT-2 stores the inputs first
+        values *= 1.5 * (shape[0] if ".h." in name else shape[-1]) ** -0.5
     return values.astype(np.float32)

@@ -216,7 +216,8 @@ def weight_shapes(config: Mapping[str, Any]) -> Shapes:
     if kind == "phi":
         shapes["lm_head.bias"] = (V,)
     if kind == "mimo":
-        shapes |= {"model.mtp_layers.0.input_proj.weight": (D, 2 * D), "model.mtp_layers.0.final_layernorm.weight": (D,)}
+        part = "model.mtp_layers.0"
+        shapes |= {f"{part}.input_proj.weight": (D, 2 * D), f"{part}.final_layernorm.weight": (D,)}
     return shapes if config["tie_word_embeddings"] else shapes | {"lm_head.weight": (V, D)}
 
 
@@ -309,7 +310,8 @@ _MLPS: dict[str, Callable[[Mapping[str, Any]], Shapes]] = {
 def _gpt2(config: Mapping[str, Any]) -> Shapes:
     """Matrices have their inputs first."""
     D, V, F = config["hidden_size"], config["vocab_size"], config["n_inner"]
-    shapes: Shapes = {"transformer.wte.weight": (V, D), "transformer.wpe.weight": (config["max_position_embeddings"], D)}
+    rows = config["max_position_embeddings"]
+    shapes: Shapes = {"transformer.wte.weight": (V, D), "transformer.wpe.weight": (rows, D)}
     for number in range(config["num_hidden_layers"]):
         part = f"transformer.h.{number}."
         shapes |= _norm(f"{part}ln_1", D, has_bias=True) | _norm(f"{part}ln_2", D, has_bias=True)

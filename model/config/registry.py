@@ -150,13 +150,16 @@ def _checked(families: object, where: str) -> Mapping[str, Family]:
 
 
 def _unsupported(architecture: str, name: str, family_module: str | None) -> str:
-    """Say which of the supported architectures is nearest."""
-    reason = f" ({_REASONS[name]})" if name in _REASONS else ""
-    near = difflib.get_close_matches(name, ARCHITECTURES, 1, cutoff=0.0)[0]
-    where = f" here and in {family_module}" if family_module is not None else ""
-    return (
-        f"architectures: {shown(architecture)} is not supported{where}{reason}; the nearest that is: {near}; all: palladio "
-        "list --architectures"
-    )
+    """Say what to use instead, or which of the supported architectures has the nearest name."""
+    stems = {_stem(each): each for each in reversed(ARCHITECTURES)}
+    near = stems[difflib.get_close_matches(_stem(name), stems, 1, cutoff=0.0)[0]]
+    instead = f" ({_REASONS[name]})" if name in _REASONS else f"; the nearest that is: {near}"
+    where = "" if family_module is None else f", and {family_module} does not have it"
+    return f"architectures: {shown(architecture)} is not supported{where}{instead}; all: palladio list --architectures"
+
+
+def _stem(architecture: str) -> str:
+    """Return the name without what many have."""
+    return architecture.partition("For")[0].removesuffix("LMHeadModel").removesuffix("Model")
 
 

@@ -55,19 +55,21 @@ def _describe_moe(hf: HfConfig) -> DecoderSpec:
 
 _BIAS = layer_rules("mlp.moe_statics.", "mlp.", ("e_score_correction_bias", "router_bias", "row"))
 _EXPERTS = tuple(rule for rule in MOE_EXPERTS if rule.param != _BIAS[0].param)
-_DEFAULTS = {"num_key_value_heads": 2, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 5e5}
-_DEFAULTS |= {"tie_word_embeddings": True, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_MOE = {"num_key_value_heads": 4, "moe_intermediate_size": 1536, "moe_num_experts": 64, "num_experts_per_tok": 6}
-_MOE |= {"moe_num_shared_experts": 2, "moe_layer_start_index": 1, "moe_layer_interval": 1}
+_TOKENS = {"tie_word_embeddings": True, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_SIZES = {"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 5e5}
+_EXPERT_SIZES = {"moe_intermediate_size": 1536, "moe_num_experts": 64, "num_experts_per_tok": 6}
+_PLACES = {"moe_num_shared_experts": 2, "moe_layer_start_index": 1, "moe_layer_interval": 1}
 
 FAMILIES = {
     "Ernie4_5ForCausalLM": Family(
-        describe=_describe, weights=llama.LLAMA.weights, defaults={**_DEFAULTS, "head_dim": 128}
+        describe=_describe,
+        weights=llama.LLAMA.weights,
+        defaults={**_SIZES, **_TOKENS, "num_key_value_heads": 2, "head_dim": 128},
     ),
     "Ernie4_5_MoeForCausalLM": Family(
         describe=_describe_moe,
         weights=(*TABLES, *ATTENTION, *MLP, *PRE_NORMS, *_EXPERTS, *_BIAS),
-        defaults={**_DEFAULTS, **_MOE},
+        defaults={**_SIZES, **_TOKENS, **_EXPERT_SIZES, **_PLACES, "num_key_value_heads": 4},
         ignored=(r"model\.mtp_.*",),  # layers that predict further tokens
         usual_keys=_usual_keys,
     ),

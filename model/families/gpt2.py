@@ -10,8 +10,12 @@ from palladio.model.config.weight_rules import WeightRule, layer_rules
 from palladio.model.config.weight_tables import TABLES
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec
 
-_SIZES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
-_SIZES["n_positions"] = "max_position_embeddings"  # transformers reads these under either name, the others under one
+_SIZES = {  # transformers reads these under either name, the others under one
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
+}
 _OTHERS = {"n_inner": "intermediate_size", "activation_function": "hidden_act", "layer_norm_epsilon": "layer_norm_eps"}
 
 
