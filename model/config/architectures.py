@@ -59,19 +59,14 @@ DECODERS: Final[Mapping[str, str]] = MappingProxyType(
         "qwen3": "Qwen3ForCausalLM",
         "qwen3_moe": "Qwen3MoeForCausalLM",
         "gemma": "GemmaForCausalLM",
-        "gemma2": "Gemma2ForCausalLM",
-        "gemma3_text": "Gemma3ForCausalLM",
-        "phi": "PhiForCausalLM",
         "phi3": "Phi3ForCausalLM",
-        "cohere": "CohereForCausalLM",
-        "cohere2": "Cohere2ForCausalLM",
-        "granite": "GraniteForCausalLM",
         "gpt_oss": "GptOssForCausalLM",
         "olmo2": "Olmo2ForCausalLM",
         "smollm3": "SmolLM3ForCausalLM",
     }
 )
-"""Text models of wrappers that take any, by their model_type."""
+"""Text models of wrappers that take any, by their model_type: those whose logits are neither scaled nor capped, for the
+wrappers of transformers have heads of their own, which do neither."""
 
 _MISTRAL = {"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"}
 _KIMI = {"deepseek_v3": "DeepseekV3ForCausalLM", "kimi_k2": "DeepseekV3ForCausalLM"}
@@ -81,7 +76,9 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "ApertusForCausalLM": _row("apertus", "Apertus 8B, 70B", PAGES, "MLP with a learned activation"),
         "ArceeForCausalLM": _row("arcee", "AFM-4.5B", PAGES),
         "Cohere2ForCausalLM": _row("cohere", "Command R7B, Command A", WINDOWS, "layers with full attention have no rotary embedding"),
-        "Cohere2VisionForConditionalGeneration": _with_text({"cohere2": "Cohere2ForCausalLM"}, "Command A Vision"),
+        "Cohere2VisionForConditionalGeneration": _with_text(
+            {"cohere2": OWN}, "Command A Vision", _row("cohere", "", WINDOWS, "logits are not scaled, as in transformers")
+        ),
         "CohereForCausalLM": _row("cohere", "Command R, Command R+", PAGES),
         "DeepseekV2ForCausalLM": _row("deepseek", "DeepSeek-V2, V2-Lite", LATENTS, "mixture of experts"),
         "DeepseekV3ForCausalLM": _row("deepseek", "DeepSeek-V3, V3.1, R1, Kimi-K2, Kimi-K2-Thinking", LATENTS, f"mixture of experts; {_NO_DRAFTS}"),

@@ -1,4 +1,4 @@
-"""GLM-4.5, 4.6 and 4.7: half of each head is rotated, and above the first layers there is DeepSeek-V3's mixture."""
+"""GLM-4.5, 4.6, 4.7 and 4.5V: half of each head is rotated, and above the first layers there is DeepSeek-V3's mixture."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from palladio.model.spec.experts_config import MOE_KEYS, ExpertsConfig, first_de
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QKNormSpec, SparseSpec
 
 
-def _describe(hf: HfConfig) -> DecoderSpec:
+def _describe(hf: HfConfig, *, takes_norms: bool = True) -> DecoderSpec:
     norm, activation = hf.rms_norm(), hf.activation()
     experts = ExpertsConfig.from_hf(hf, MOE_KEYS)
     sparse = SparseSpec(
@@ -22,7 +22,7 @@ def _describe(hf: HfConfig) -> DecoderSpec:
     attention = AttentionSpec(
         rope=hf.rope(default_fraction=0.5),
         scale=hf.scale,
-        qk_norm=QKNormSpec(norm=norm) if hf.flag("use_qk_norm", default=False) else None,
+        qk_norm=QKNormSpec(norm=norm) if takes_norms and hf.flag("use_qk_norm", default=False) else None,
         qkv_bias=hf.flag("attention_bias", default=False),
     )
     are_sparse = first_dense_layers(hf, hf.num_layers)
@@ -51,5 +51,7 @@ GLM4_MOE = Family(
 
 FAMILIES = {
     "Glm4MoeForCausalLM": GLM4_MOE,
-    "Glm4vMoeForConditionalGeneration": dataclasses.replace(GLM4_MOE, defaults=_VL_DEFAULTS),
+    "Glm4vMoeForConditionalGeneration": dataclasses.replace(
+        GLM4_MOE, describe=lambda hf: _describe(hf, takes_norms=False), defaults=_VL_DEFAULTS
+    ),
 }

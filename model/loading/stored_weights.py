@@ -272,6 +272,9 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
                 continue
             used.update(matrix.names)
             part = part_of(rule.transform, known_form(slots[param].values)[0], layout, expert)
+            if matrix.is_transposed and matrix.shape != part.file_shape == matrix.tensors[0].shape:
+                matrix = found[name] = find_matrix(name, left, config.quantization)  # stored as others store it
+                assert matrix is not None
             shapes = matrix.shape, part.file_shape
             if shapes[0] != shapes[1]:
                 shown = [shape[:-2] + shape[:-3:-1] if matrix.is_transposed else shape for shape in shapes]

@@ -45,7 +45,7 @@ def package(file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def helium(**keys: object) -> dict[str, object]:
-    return tiny_config("llama_biased", rope_scaling=None, attention_bias=False) | {"architectures": [NAME], **keys}
+    return tiny_config("llama_biased", rope_scaling=None, attention_bias=False, head_dim=8) | {"architectures": [NAME], **keys}
 
 
 def test_a_file_describes_its_architecture(file: Path) -> None:
