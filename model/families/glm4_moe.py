@@ -1,4 +1,4 @@
-"""GLM-4.5, 4.6, 4.7 and 4.5V: half of each head is rotated, and above the first layers there is DeepSeek-V3's mixture."""
+"""GLM-4.5 to 4.7, and 4.5V: half of each head is rotated, and above the first layers there is DeepSeek-V3's mixture."""
 
 import dataclasses
 

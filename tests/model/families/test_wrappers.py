@@ -174,6 +174,28 @@ def test_parameters_are_those_of_the_text_model_alone(
         np.testing.assert_array_equal(found[name], array)
 
 
+@pytest.mark.parametrize("has_inputs_first", [True, False])
+def test_experts_of_qwen3_vl_are_read_either_way(has_inputs_first: bool, tmp_path: Path) -> None:
+    """As they are published, inputs first, and as transformers 5 writes them."""
+    kind, prefix = "qwen3_vl_moe_text", "model.language_model."
+    _, plain = load(make_checkpoint(tmp_path / "plain", "qwen3_moe"))
+    path = as_wrapper(tmp_path / "nested", "Qwen3VLMoeForConditionalGeneration", "qwen3_moe", kind, prefix)
+    stored = load_file(path / FILE)
+    for layer in range(2):
+        part = f"{prefix}layers.{layer}.mlp.experts"
+        gate, up, down = (
+            np.stack([stored.pop(f"{part}.{number}.{name}_proj.weight") for number in range(8)])
+            for name in ("gate", "up", "down")
+        )
+        for name, stack in (("gate_up_proj", np.concatenate([gate, up], axis=1)), ("down_proj", down)):
+            stored[f"{part}.{name}"] = np.ascontiguousarray(stack.swapaxes(1, 2) if has_inputs_first else stack)
+    save_file(stored, path / FILE)
+    wanted, found = numbers(plain), numbers(load(path)[1])
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
 def as_wrapper(folder: Path, architecture: str, family: str, kind: str, prefix: str, **outer: Any) -> Path:
     """A checkpoint of a tiny text model as a part of a larger one."""
     text = {**tiny_config(family), "model_type": kind}
