@@ -22,8 +22,8 @@ TEXT_MODELS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "Qwen3_5MoeModel": ARCHITECTURES["Qwen3_5MoeForConditionalGeneration"].texts,
     }
 )
-"""The architecture whose family reads each supported text model (text_config.model_type) of an architecture: others have
-other layers."""
+"""The architecture whose family reads each supported text model (text_config.model_type) of an architecture: others
+have other layers."""
 
 _TIED_BY_EITHER = (
     "Glm4vForConditionalGeneration",

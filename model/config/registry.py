@@ -139,7 +139,7 @@ def _checked(families: object, where: str) -> Mapping[str, Family]:
         ConfigError: it is no mapping of families.
     """
     if not isinstance(families, Mapping) or not families:
-        raise ConfigError(f"{where}: FAMILIES must be a mapping from architectures to families, found {shown(families)}")
+        raise ConfigError(f"{where}: FAMILIES must map architectures to families, found {shown(families)}")
     for name, family in families.items():
         if not isinstance(name, str) or not name.isidentifier() or not isinstance(family, Family):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""EXAONE 4: norms after attention and MLP, and of queries and keys; 32B has windows, and rotates only where they are."""
+"""EXAONE 4: norms after attention and MLP, and of queries and keys; 32B rotates only where it has windows."""
 
 from palladio.model.base.config_keys import shown
 from palladio.model.base.errors import ConfigError

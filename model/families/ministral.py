@@ -1,4 +1,4 @@
-"""Ministral: Mistral with windows on some layers. Ministral 3: no windows, and queries that grow with their position."""
+"""Ministral: Mistral with windows on some layers. Ministral 3: no windows, and queries grow with their position."""
 
 import dataclasses
 from collections.abc import Iterable

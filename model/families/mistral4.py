@@ -1,4 +1,4 @@
-"""Mistral 4: DeepSeek-V3's latent attention and experts, a softmax router, and queries that grow with their position."""
+"""Mistral 4: DeepSeek-V3's latent attention and experts, a softmax router, and queries grow with their position."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -282,8 +282,8 @@ class DecoderSpec:
         latent: sizes of latent attention, which all layers have, or none (None).
         delta: sizes of layers with a gated delta rule; None: no layer has one.
         embedding_scale: factor on embeddings, rounded to the dtype of activations.
-        learned_positions: rows of a table of positions, which is added to embeddings: no sequence is longer; None: there
-            is no table.
+        learned_positions: rows of a table of positions, which is added to embeddings: no sequence is longer; None:
+            there is no table.
         head_bias: logits have a bias.
         logits_scale: factor on logits.
         logits_soft_cap: then logits become cap · tanh(logit / cap); None: unchanged.

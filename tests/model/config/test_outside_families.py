@@ -45,7 +45,8 @@ def package(file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def helium(**keys: object) -> dict[str, object]:
-    return tiny_config("llama_biased", rope_scaling=None, attention_bias=False, head_dim=8) | {"architectures": [NAME], **keys}
+    config = tiny_config("llama_biased", rope_scaling=None, attention_bias=False, head_dim=8)
+    return config | {"architectures": [NAME], **keys}
 
 
 def test_a_file_describes_its_architecture(file: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_file_is_asked_before_the_tree(file: Path) -> None:
         (None, "there is no such file"),
         ("FAMILIES = {", "cannot be run: SyntaxError"),
         ("import nothing_of_this_name", "cannot be run: ModuleNotFoundError"),
-        ("x = 1", "FAMILIES must be a mapping"),
+        ("x = 1", "FAMILIES must map"),
         ("FAMILIES = {'A': 1}", "FAMILIES must have names of classes and values of Family"),
     ],
 )

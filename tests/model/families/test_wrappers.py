@@ -33,7 +33,8 @@ _BLOCKS = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 
 _QWEN_VISION = {**_BLOCKS, "patch_size": 4, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
 _AUDIO = {"num_mel_bins": 8, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 8, "d_model": 8}
 _AUDIO |= {"output_dim": 48, "downsample_hidden_size": 4}
-_MROPE = {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}}
+_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
+_MROPE = {"rope_theta": None, "rope_parameters": _ROPE}
 _OF_GLM4V = {**_MROPE, "head_dim": None, "num_attention_heads": 3, "num_key_value_heads": 1}
 
 CASES: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
@@ -66,7 +67,8 @@ def save_wrapper(folder: Path, case: str, *, is_tied: bool) -> Any:
     torch.set_num_threads(1)
     architecture, family, kind, keys, vision = CASES[case]
     text = {**tiny_config(family), "model_type": kind, "tie_word_embeddings": is_tied, **keys}
-    text = {key: value for key, value in text.items() if value is not None and key not in ("architectures", "torch_dtype")}
+    others = ("architectures", "torch_dtype")
+    text = {key: value for key, value in text.items() if value is not None and key not in others}
     outer: dict[str, Any] = {"text_config": text, "vision_config": vision, "tie_word_embeddings": is_tied}
     if architecture == THINKER:
         outer["audio_config"] = _AUDIO
@@ -110,8 +112,8 @@ def test_text_is_that_of_the_whole_model(case: str, is_tied: bool, tmp_path: Pat
     if case == "qwen3_omni":
         as_part(tmp_path)
     if case == "kimi_k25":  # transformers writes the text's layers as it does those of the tower
-        stored = load_file(tmp_path / FILE)
-        save_file({name.replace("model.blocks.", "model.layers."): array for name, array in stored.items()}, tmp_path / FILE)
+        stored = load_file(tmp_path / FILE).items()
+        save_file({name.replace(".model.blocks.", ".model.layers."): array for name, array in stored}, tmp_path / FILE)
     chosen = prompts()[5:8]
     wanted, tokens = answers(theirs, chosen, NUM_TOKENS)
     config, model = load(tmp_path)
