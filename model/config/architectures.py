@@ -34,11 +34,14 @@ class Architecture:
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def _row(module: str, models: str, cache: str, notes: str = "", **others: str) -> Architecture:
-    return Architecture(module=f"palladio.model.families.{module}", models=models, cache=cache, notes=notes, **others)
+def _row(module: str, models: str, cache: str, notes: str = "", compared: str = TRANSFORMERS) -> Architecture:
+    module = f"palladio.model.families.{module}"
+    return Architecture(module=module, models=models, cache=cache, notes=notes, compared=compared)
 
 
-def _with_text(texts: Mapping[str, str], models: str, own: Architecture | None = None, **others: str) -> Architecture:
+def _with_text(
+    texts: Mapping[str, str], models: str, own: Architecture | None = None, compared: str = TRANSFORMERS
+) -> Architecture:
     """Return an architecture whose text model is served, and nothing else of it.
 
     Args:
@@ -46,7 +49,7 @@ def _with_text(texts: Mapping[str, str], models: str, own: Architecture | None =
     """
     if own is not None:
         return dataclasses.replace(own, models=models, texts=texts)
-    return Architecture(module="", models=models, cache="", texts=texts, **others)
+    return Architecture(module="", models=models, cache="", texts=texts, compared=compared)
 
 
 DECODERS: Final[Mapping[str, str]] = MappingProxyType(

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator
+from typing import Self
 
 from palladio.model.config.architectures import ARCHITECTURES, STATES, Architecture
 from palladio.model.config.registry import entry_points
@@ -34,7 +35,7 @@ class Row:
     notes: str
 
     @classmethod
-    def of(cls, name: str, found: Architecture) -> "Row":
+    def of(cls, name: str, found: Architecture) -> Self:
         formats = ["all of safetensors"]
         formats += ["MXFP4"] if name == "GptOssForCausalLM" else []
         formats += ["GGUF"] if name in CLASSES.values() else []
