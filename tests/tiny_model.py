@@ -216,8 +216,8 @@ def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
     values = rng.standard_normal(shape)
     if not shape:
         values *= 0.5
-    elif name.endswith("wpe.weight"):  # else each token would follow from the one before it alone
-        values *= 0.8
+    elif name.endswith("wpe.weight"):  # large: else each token would follow from the one before it alone
+        values *= 6.0
     elif name.endswith("norm.weight") or ".ln_" in name:  # of Gemma too, which adds 1 to it
         values = 1.0 + 0.2 * values
     elif name.endswith(".bias"):

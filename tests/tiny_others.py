@@ -144,6 +144,7 @@ REPACKED: dict[str, dict[str, Any]] = {
 MODEL_TYPES = frozenset(config["model_type"] for config in (CONFIGS | REPACKED).values())
 
 SEEDS = {
+    "gpt2": "1 ",
     "phi": "13 ",
     "gpt_neox": "32 ",
     "stablelm": "1 ",
