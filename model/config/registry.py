@@ -161,5 +161,3 @@ def _unsupported(architecture: str, name: str, family_module: str | None) -> str
 def _stem(architecture: str) -> str:
     """Return the name without what many have."""
     return architecture.partition("For")[0].removesuffix("LMHeadModel").removesuffix("Model")
-
-

@@ -12,9 +12,7 @@ from palladio.model.spec.layer_spec import DecoderSpec, DenseSpec
 
 def _describe(hf: HfConfig) -> DecoderSpec:
     plain = llama.describe(hf)
-    mlp = DenseSpec(
-        activation=hf.activation(default="relu2"), is_gated=False, bias=hf.flag("mlp_bias", default=False)
-    )
+    mlp = DenseSpec(activation=hf.activation(default="relu2"), is_gated=False, bias=hf.flag("mlp_bias", default=False))
     layer = dataclasses.replace(plain.layers[0], mlp=mlp)
     return dataclasses.replace(plain, layers=(layer,) * hf.num_layers)
 

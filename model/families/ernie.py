@@ -28,9 +28,7 @@ def _layer(hf: HfConfig) -> LayerSpec:
     hf.no_windows()
     has_bias, rope = hf.flag("use_bias", default=False), hf.rope(is_interleaved=True)
     attention = AttentionSpec(rope=rope, scale=hf.scale, qkv_bias=has_bias, output_bias=has_bias)
-    return LayerSpec(
-        attention=attention, mlp=DenseSpec(activation=hf.activation(), bias=has_bias), norm=hf.rms_norm()
-    )
+    return LayerSpec(attention=attention, mlp=DenseSpec(activation=hf.activation(), bias=has_bias), norm=hf.rms_norm())
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:

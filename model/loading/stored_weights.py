@@ -33,7 +33,7 @@ from palladio.model.loading.layout.weight_transforms import part_of, rows_of_par
 from palladio.model.loading.load_log import draft_layers, log_load
 from palladio.model.loading.readers.cache_scales import with_plain_names, without_scales
 from palladio.model.loading.readers.checkpoint import Checkpoint
-from palladio.model.loading.readers.safetensors_file import Array, StoredTensor
+from palladio.model.loading.readers.safetensors_file import Array
 from palladio.model.loading.readers.tensor_names import EMBEDDING, HEAD, by_name
 from palladio.model.loading.stored_matrices import (
     check_kind,
