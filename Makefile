@@ -24,7 +24,7 @@ RAY ?= .venv-ray
 REAL ?= .venv-real
 DOCS_ADDRESS ?= 127.0.0.1:8000
 
-.PHONY: help serve test test-tools test-pythons test-slow test-long test-training faults flag-matrix folder-fuzz conformance ui clients deploy-check examples object-store postgres ray real lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers lock clean
+.PHONY: help serve test test-tools test-pythons families test-slow test-long test-training faults flag-matrix folder-fuzz conformance ui clients deploy-check examples object-store postgres ray real lint format wheel docs docs-site docs-serve docs-pictures aot aot-smoke aot-compilers lock clean
 
 help:
 	@printf '%s\n' \
@@ -32,6 +32,7 @@ help:
 	  'make test       ruff, mypy and pytest; ARGS="-k name" goes to pytest' \
 	  'make test-tools  tests of benchmarks, scripts, documentation and of the tests, and a few servers as users start them' \
 	  'make test-pythons  make test with each other Python that is found, of 3.11 to 3.13, in .venv-3.12 and so on (0.9 GB each)' \
+	  'make families   every family and wrapper beside transformers, through engines and on several devices; ARGS="-k gpt2" picks' \
 	  'make test-slow  the tests that take minutes' \
   'make test-long  property tests with many new examples, 102,000 interleavings of the scheduler among them; ARGS=SEED repeats' \
 	  'make test-training  tests of training/, which made the embedded model' \
@@ -50,7 +51,7 @@ help:
 	  'make lint       ruff and mypy' \
 	  'make format     let ruff format and fix' \
 	  'make wheel      build the wheel into dist/' \
-	  'make docs       rewrite docs/flags.md and docs/migrating from the flag tables' \
+	  'make docs       rewrite docs/flags.md, docs/migrating and the table of docs/models.md from the tables' \
 	  'make docs-site  build the documentation as a site into build/site; broken links are errors' \
 	  'make docs-serve serve the documentation on http://127.0.0.1:8000; DOCS_ADDRESS=HOST:PORT changes that' \
 	  'make docs-pictures  redraw docs/pictures from benchmarks/results' \
@@ -72,6 +73,9 @@ test-tools: $(VENV)/.installed-dev
 # Make hands its variables down, and each Python has an environment of its own.
 test-pythons: $(VENV)/.installed-dev
 	VENV="$(VENV)" scripts/test-pythons $(ARGS)
+
+families: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" scripts/families $(ARGS)
 
 test-slow: $(VENV)/.installed-dev
 	scripts/install-tmux
@@ -136,6 +140,7 @@ wheel: $(VENV)/.installed
 
 docs: $(VENV)/.installed-locked
 	$(BIN)/python scripts/gen_flag_docs.py
+	$(BIN)/python scripts/gen_model_docs.py
 
 docs-site: $(DOCS)/.installed
 	$(DOCS)/bin/python scripts/docs_site.py build

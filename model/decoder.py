@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
-from palladio.model.base.module import Context, Module
+from palladio.model.base.module import Context, Initializer, Module
 from palladio.model.base.sharding import num_ranks, num_shards
 from palladio.model.cache.forward_batch import ForwardBatch
 from palladio.model.cache.groups import CacheGroups
@@ -19,7 +19,7 @@ from palladio.model.layers.attention import Attention, LayerContext
 from palladio.model.layers.delta_net import DeltaNet
 from palladio.model.layers.divided_tokens import DividedTokens
 from palladio.model.layers.latent_attention import LatentAttention
-from palladio.model.layers.linear import ClassHead, TokenTable
+from palladio.model.layers.linear import ClassHead, HeadBias, TokenTable
 from palladio.model.layers.mlp import GatedMLP, PlainMLP
 from palladio.model.layers.moe import SparseMLP
 from palladio.model.layers.norm import Norm
@@ -40,7 +40,7 @@ class DecoderLayer(Module):
         self.mlp_norm = norm() if has_inner and spec.norm_placement != "parallel" else None
         self.mlp = _mlp(context, config, spec.mlp, kernels, mesh)
         self.mlp_output_norm = norm() if has_outer else None
-        self.is_parallel = spec.norm_placement == "parallel"
+        self.is_parallel = spec.norm_placement in ("parallel", "parallel_own")
         self.residual_scale = spec.residual_scale
         self.tokens = DividedTokens.of(config, kernels.target, mesh)
 
@@ -62,7 +62,7 @@ class DecoderLayer(Module):
     @property
     def input_norm(self) -> Norm | None:
         """The norm before the MLP; None: there is none."""
-        return self.attention_norm if self.is_parallel else self.mlp_norm
+        return self.attention_norm if self.is_parallel and self.mlp_norm is None else self.mlp_norm
 
     def feed(self, x: jax.Array, residual: jax.Array, by: LayerContext) -> jax.Array:
         """Compute the second half, the MLP.
@@ -134,10 +134,13 @@ class CausalLM(Module):
         self.tokens = DividedTokens.of(config, kernels.target, mesh)
         self.places = tuple(CacheGroups.of(config).places)
         self.embedding = TokenTable(context, config.vocab_size, config.hidden_size)
+        rows, uniform = config.learned_positions, Initializer("uniform", fan_in=1)
+        self.positions = None if rows is None else context.param((rows, config.hidden_size), (None, None), uniform)
         self.layers = nnx.List(DecoderLayer(context, config, spec, kernels, mesh) for spec in config.layers)
         self.norm = Norm(context, config.hidden_size, config.norm)
         has_table = config.has_head and not config.tie_word_embeddings
         self.lm_head = TokenTable(context, config.vocab_size, config.hidden_size) if has_table else None
+        self.head_bias = HeadBias(context, config.vocab_size) if config.has_head and config.head_bias else None
         classifier = config.classifier
         self.score = None if classifier is None else ClassHead(context, classifier, config.hidden_size)
 
@@ -154,7 +157,10 @@ class CausalLM(Module):
         x = self.embedding.embed(batch.token_ids)
         if self.config.embedding_scale != 1.0:
             x *= jnp.asarray(self.config.embedding_scale, x.dtype)
-        x = self.tokens.divide(batch.with_embeds(x))
+        x = batch.with_embeds(x)
+        if self.positions is not None:
+            x += self.positions[...][batch.positions].astype(x.dtype)
+        x = self.tokens.divide(x)
         by = batch.positions if batch.rotary_positions is None else batch.rotary_positions
         rotations = Rotations.of(self.config.ropes, self.config.head_size, by)
         steps = plan_steps(batch, self.config, x.dtype, kv_cache, self.kernels, num_shards(self.mesh))
@@ -203,6 +209,8 @@ class CausalLM(Module):
         """Compute the head's logits, scaled and capped as the language model's."""
         assert self.head is not None
         logits = self.head.logits(hidden)
+        if self.head_bias is not None:
+            logits += self.head_bias.bias[...]
         if self.config.logits_scale != 1.0:
             logits *= self.config.logits_scale
         if (cap := self.config.logits_soft_cap) is not None:

@@ -46,7 +46,7 @@ class LogitsHead:
     Attributes:
         structure: the structure of the whole model.
         num_leaves: the number of arrays of the whole model.
-        indices: positions among these of the arrays that `CausalLM.head` uses.
+        indices: positions among these of the arrays of `CausalLM.head` and of the bias of logits.
     """
 
     structure: ModelStructure
@@ -56,8 +56,8 @@ class LogitsHead:
     @classmethod
     def of(cls, structure: ModelStructure, num_leaves: int) -> Self:
         numbered = unflatten_model(structure, tuple(range(num_leaves)))  # type: ignore[arg-type]  # in place of arrays
-        indices = () if numbered.head is None else tuple(jax.tree.leaves(nnx.state(numbered.head)))
-        return cls(structure, num_leaves, indices)
+        parts = (part for part in (numbered.head, numbered.head_bias) if part is not None)
+        return cls(structure, num_leaves, tuple(leaf for part in parts for leaf in jax.tree.leaves(nnx.state(part))))
 
     def select(self, leaves: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         """Select the head's arrays from those of the whole model."""

@@ -282,7 +282,7 @@ GROUPS: dict[str, dict[str, Use]] = {
         "pallas_kernels/ragged_paged_attention/tpu/tpu_config.py:_table": tuned_attention,
         "model/loading/load_model.py:_mover": moved_weights,
         "pallas_kernels/narrow_matmul/tuning.py:_wide": tuning,
-        "model/config/registry.py:ARCHITECTURES": families,
+        "model/config/architectures.py:ARCHITECTURES": families,
     },
     "native": {
         f"{_LIBRARY}:_loaded": native_library,

@@ -192,5 +192,5 @@ STATES: dict[str, State] = {
     f"{_CHECK_PROCESS}:_limit signal.setitimer": State("a fork for one grammar", _OWN_PROCESS, _CHECKER),
 }
 
-BESIDE: frozenset[str] = frozenset(("model/config/registry.py:ARCHITECTURES",))
+BESIDE: frozenset[str] = frozenset(("model/config/architectures.py:ARCHITECTURES",))
 """Used first as well, though nothing changes it: its modules are imported by what asks for them."""

@@ -61,6 +61,8 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/execution/compiled/program_cache.py:ProgramCache._run": "a program that is built behind the engine",
     "runtime/front/requests/request_table.py:RequestTable._hand_on": "a request",
     "runtime/front/control/supervisor.py:Supervisor._start": "the engine's start",
+    "model/config/registry.py:_families_of_entry_point": "an imported module from outside may raise anything",
+    "model/config/registry.py:_families_of_file": "a file from outside may raise anything while it runs",
     "runtime/core/plan/class_tokens.py:vocabulary": "tokenizers raises bare Exception for a malformed file",
     "runtime/text/tokenizers/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
     "runtime/text/tokenizers/tokenizer_probe.py:panics_as_errors": "Rust's panics are no Exception, and have no name",

@@ -7,7 +7,7 @@ divisor of the hidden size, and there are layers of each kind.
 from collections.abc import Mapping
 from typing import Any
 
-from tests import tiny_gpt_oss, tiny_hybrids, tiny_latent, tiny_relatives
+from tests import tiny_gpt_oss, tiny_hybrids, tiny_latent, tiny_others, tiny_relatives
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -22,6 +22,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     **tiny_relatives.CONFIGS,
     **tiny_latent.CONFIGS,
     **tiny_gpt_oss.CONFIGS,
+    **tiny_others.CONFIGS,
     "gemma3": {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -152,6 +153,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 SEEDS = {
+    **tiny_others.SEEDS,
     "olmo2": "6 ",
     "smollm3": "1 ",
     "cohere": "1 ",
@@ -162,11 +164,12 @@ SEEDS = {
 }
 """By model_type: chosen so that greedy tokens do not repeat themselves too soon."""
 
-TABLE_FACTORS = {"gemma2": 0.3, "gemma3_text": 0.3}
+TABLE_FACTORS = {"gemma2": 0.3, "gemma3_text": 0.3, **tiny_others.TABLE_FACTORS}
 """By model_type, for the same purpose: Gemma multiplies embeddings, and a tied head would favour the token before."""
 
 _BIASED, _UNTIED = {"attention_bias": True}, {"tie_word_embeddings": False}
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
+    **tiny_others.VARIANTS,
     "gemma3": (_BIASED, _UNTIED),
     "gemma2": (_BIASED, _UNTIED),
     "olmo2": (_BIASED,),
@@ -184,6 +187,7 @@ _MLP_BIAS = {"gate_up.bias", "down.bias"}
 _LLAMA_ONLY = {*_MLP_BIAS, "qkv.bias", "output.bias", "query_norm.scale", "key_norm.scale"}
 UNUSED_RULES = {
     **tiny_hybrids.UNUSED_RULES,
+    **tiny_others.UNUSED_RULES,
     "Gemma3ForCausalLM": _MLP_BIAS,
     "Gemma2ForCausalLM": _MLP_BIAS,
     "Phi3ForCausalLM": {"output.bias", "down.bias"},
@@ -203,6 +207,7 @@ UNUSED_RULES = {
     "DeepseekV2ForCausalLM": {*_MLP_BIAS, "router_bias"},
     "DeepseekV3ForCausalLM": _MLP_BIAS,
     "Glm4MoeLiteForCausalLM": _MLP_BIAS,
+    "Mistral4ForCausalLM": {*_MLP_BIAS, "router_bias", "query.kernel"},
 }
 """Parameters that no model of an architecture has, though a rule names them: weight tables are shared."""
 
@@ -296,7 +301,7 @@ def _experts(config: Mapping[str, Any]) -> Shapes:
     D, E, F = config["hidden_size"], config["n_routed_experts"], config["moe_intermediate_size"]
     sizes = {f"experts.{number}": F for number in range(E)} | {"shared_experts": F * config["n_shared_experts"]}
     shapes: Shapes = {"mlp.gate.weight": (E, D)}
-    if config["model_type"] != "deepseek_v2":
+    if config["model_type"] not in ("deepseek_v2", "mistral4"):
         shapes["mlp.gate.e_score_correction_bias"] = (E,)
     for name, size in sizes.items():
         shapes |= {f"mlp.{name}.{part}_proj.weight": (size, D) for part in ("gate", "up")}

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from tests import tiny_families, tiny_hybrids, tiny_relatives
+from tests import tiny_families, tiny_hybrids, tiny_others, tiny_relatives
 
 VOCAB_SIZE = 384
 
@@ -121,17 +121,18 @@ def make_checkpoint(directory: Path, family: str, **overrides: Any) -> Path:
 
 def tiny_config(family: str, **overrides: Any) -> dict[str, Any]:
     """Return the content of config.json."""
-    return {**_COMMON, **(FAMILIES | tiny_relatives.REPACKED)[family], **overrides}
+    return {**_COMMON, **(FAMILIES | tiny_relatives.REPACKED | tiny_others.REPACKED)[family], **overrides}
 
 
 def tiny_weights(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Random float32 weights under the names of Hugging Face, each a function of its name and shape."""
     seed = tiny_families.SEEDS.get(config["model_type"], "")
-    weights = {name: _random(f"{seed}{name}", shape) for name, shape in weight_shapes(config).items()}
+    weights = {name: random_weight(f"{seed}{name}", shape) for name, shape in weight_shapes(config).items()}
     if config["model_type"] in tiny_hybrids.HYBRIDS:
         tiny_hybrids.calm(weights)
     if config["model_type"] in tiny_families.TABLE_FACTORS:
-        weights["model.embed_tokens.weight"] *= np.float32(tiny_families.TABLE_FACTORS[config["model_type"]])
+        name = next(name for name in weights if name.endswith(("embed_tokens.weight", "wte.weight", "embed_in.weight")))
+        weights[name] *= np.float32(tiny_families.TABLE_FACTORS[config["model_type"]])
     return weights
 
 
@@ -141,7 +142,10 @@ def weight_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         return tiny_relatives.internlm2_shapes(config)
     if config["model_type"] in tiny_hybrids.HYBRIDS:
         return tiny_hybrids.weight_shapes(config)
-    if any(config["architectures"] == other["architectures"] for other in tiny_families.CONFIGS.values()):
+    if config["model_type"] in tiny_others.MODEL_TYPES:
+        return tiny_others.weight_shapes(config)
+    of_families = [other["architectures"] for other in tiny_families.CONFIGS.values()]
+    if config["model_type"] == "mistral4" or config["architectures"] in of_families:
         return tiny_families.weight_shapes(config)
     D, V = config["hidden_size"], config["vocab_size"]
     N, K = config["num_attention_heads"], config["num_key_value_heads"]
@@ -205,14 +209,19 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=1), encoding="utf-8")
 
 
-def _random(name: str, shape: tuple[int, ...]) -> np.ndarray:
+def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return random values that depend on nothing else."""
     # RandomState, not default_rng: its stream is frozen, and the goldens depend on it.
     rng = np.random.RandomState(zlib.crc32(name.encode()))
     values = rng.standard_normal(shape)
-    if name.endswith("norm.weight"):  # of Gemma too, which adds 1 to it
+    if not shape:
+        values *= 0.5
+    elif name.endswith("wpe.weight"):  # large: else each token would follow from the one before it alone
+        values *= 6.0
+    elif name.endswith("norm.weight") or ".ln_" in name:  # of Gemma too, which adds 1 to it
         values = 1.0 + 0.2 * values
     elif name.endswith(".bias"):
         values *= 0.2
-    else:
-        values *= 1.5 * shape[-1] ** -0.5  # lively: every layer moves the logits
+    else:  # lively: every layer moves the logits. GPT-2 stores the inputs first
+        values *= 1.5 * (shape[0] if ".h." in name else shape[-1]) ** -0.5
     return values.astype(np.float32)

@@ -10,8 +10,41 @@ REPACKED: dict[str, dict[str, Any]] = {
         "bias": True,
         "rope_scaling": {"type": "dynamic", "factor": 2.0},
     },
+    "mistral4": {
+        "architectures": ["Mistral4ForCausalLM"],
+        "model_type": "mistral4",
+        "num_key_value_heads": 6,
+        "q_lora_rank": 20,
+        "kv_lora_rank": 24,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 12,
+        "v_head_dim": 10,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 20,
+        "n_shared_experts": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.7,
+        "first_k_dense_replace": 1,
+        "attention_bias": True,
+        "rope_theta": None,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 8.0,
+            "original_max_position_embeddings": 16,
+            "beta_fast": 4.0,
+            "beta_slow": 1.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.7,
+        },
+    },
 }
-"""Families that transformers has no class for: Llama in other tensors."""
+"""Families that transformers has no class for, or none that its automatic classes know: Llama in other tensors, and the
+text model of Mistral Small 4."""
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "granitemoe": {

@@ -18,7 +18,7 @@ from palladio.model.config.quantization_config import (
     stored_format,
 )
 from palladio.model.config.quantization_flag import weight_kinds
-from palladio.model.config.registry import BASE_MODELS, CLASSIFIERS, find_family
+from palladio.model.config.registry import BASE_MODELS, CLASSIFIERS, find_family, name_of_family
 from palladio.model.files.folder_files import find_file
 from palladio.model.files.small_files import read_json, read_object
 from palladio.model.formats.stored_format import StoredFormat
@@ -63,6 +63,7 @@ class ModelConfig(DecoderSpec):
 
     Attributes:
         architecture: the class name that config.json gives.
+        family: name of the family that describes the decoder, as `find_family` takes it.
         model_type: the family name that config.json gives.
         vocab_size: rows of the embedding (V); may be more than the tokenizer knows.
         hidden_size: D.
@@ -87,6 +88,7 @@ class ModelConfig(DecoderSpec):
     """
 
     architecture: str
+    family: str
     model_type: str
     vocab_size: int
     hidden_size: int
@@ -118,25 +120,38 @@ class ModelConfig(DecoderSpec):
                 f"num_key_value_heads {self.num_kv_heads} must be num_attention_heads {self.num_heads}: latent "
                 "attention has no groups"
             )
+        if self.classifier is not None and self.classifier.tokens and self.head_bias:
+            raise ConfigError("classifier_from_token: this model's head has a bias, which labels do not take over")
         if self.head_size % 2:
             raise ConfigError(f"head_dim must be even (rotary embeddings rotate pairs), found {self.head_size}")
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None) -> Self:
+    def from_hf(
+        cls,
+        config: Mapping[str, Any],
+        generation_config: Mapping[str, Any] | None = None,
+        family_module: str | None = None,
+    ) -> Self:
         """Read config.json (the styles of transformers 4 and 5) and generation_config.json.
+
+        Args:
+            family_module: a file of families, see `name_of_family`.
 
         Raises:
             ConfigError: a key is missing, or its value asks for something unsupported; the message names the key.
         """
         config = text_model(config)
         architecture = _architecture(config)
-        family = find_family(described_by(config, architecture))
+        family_name = name_of_family(described_by(config, architecture), family_module)
+        family = find_family(family_name)
+        config = family.usual_keys(config)
         hf = HfConfig(config, family.defaults)
         decoder = family.describe(hf)
         quantization = stored_format(config)
         return cls(
             **vars(decoder),
             architecture=architecture,
+            family=family_name,
             model_type=str(config.get("model_type", "")),
             vocab_size=hf.count("vocab_size", most=MAX_VOCAB_SIZE),
             hidden_size=hf.hidden_size,
@@ -177,7 +192,7 @@ class ModelConfig(DecoderSpec):
             ConfigError: the flag does not fit the checkpoint.
         """
         found = self.weight_kinds if of_checkpoint is None else of_checkpoint
-        rules = find_family(self.architecture).weights
+        rules = find_family(self.family).weights
         kinds = weight_kinds(quantization, self.quantization, found, rules, self.num_layers)
         return dataclasses.replace(self, weight_kinds=kinds)
 

@@ -6,30 +6,34 @@ from typing import Any
 
 from palladio.model.base.config_keys import shown
 from palladio.model.base.errors import ConfigError
+from palladio.model.config.architectures import ARCHITECTURES, OWN
 
 _PART, _KIND, _TIED = "text_config", "model_type", "tie_word_embeddings"
+_THINKER = "thinker_config"  # the part of Qwen3-Omni that has `text_config`
 _OUTER = ("architectures", _KIND)  # what the file as a whole says; the part's own names are of no class here
-_GEMMA3, _MISTRAL = ("gemma3_text",), ("mistral", "ministral3")
+_GEMMA3 = ARCHITECTURES["Gemma3ForConditionalGeneration"].texts
 
-TEXT_MODELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+TEXT_MODELS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "Gemma3ForConditionalGeneration": _GEMMA3,
+        **{name: found.texts for name, found in ARCHITECTURES.items() if found.texts},
         "Gemma3ForSequenceClassification": _GEMMA3,
         "Gemma3Model": _GEMMA3,
-        "Mistral3ForConditionalGeneration": _MISTRAL,
-        "Qwen2VLForConditionalGeneration": ("qwen2_vl_text", "qwen2_vl", "qwen2"),
-        "Qwen2_5_VLForConditionalGeneration": ("qwen2_5_vl_text", "qwen2_5_vl", "qwen2"),
-        "Qwen3VLForConditionalGeneration": ("qwen3_vl_text", "qwen3_vl", "qwen3"),
-        "Qwen3_5ForConditionalGeneration": ("qwen3_5_text",),
-        "Qwen3_5Model": ("qwen3_5_text",),
-        "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe_text",),
-        "Qwen3_5MoeModel": ("qwen3_5_moe_text",),
+        "Qwen3_5Model": ARCHITECTURES["Qwen3_5ForConditionalGeneration"].texts,
+        "Qwen3_5MoeModel": ARCHITECTURES["Qwen3_5MoeForConditionalGeneration"].texts,
     }
 )
-"""Supported text models (text_config.model_type) of each architecture: others have other layers."""
+"""The architecture whose family reads each supported text model (text_config.model_type) of an architecture: others
+have other layers."""
 
-_OWN_DEFAULTS = {"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"}
-_TIED_BY_EITHER = ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration")
+_TIED_BY_EITHER = (
+    "Glm4vForConditionalGeneration",
+    "Glm4vMoeForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration",
+    "PixtralForConditionalGeneration",
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+)
 
 
 def text_model(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,6 +45,12 @@ def text_model(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: `text_config` is not an object, or is of a text model that its architecture cannot have.
     """
+    if config.get(_THINKER) is not None:
+        thinker = config[_THINKER]
+        if not isinstance(thinker, Mapping):
+            raise ConfigError(f"{_THINKER} must be an object, found {shown(thinker)}")
+        own = {key: value for key, value in thinker.items() if key not in _OUTER}
+        config = {key: value for key, value in config.items() if key != _THINKER} | own
     nested = config.get(_PART)
     if nested is None:
         return dict(config)
@@ -49,7 +59,7 @@ def text_model(config: Mapping[str, Any]) -> dict[str, Any]:
     names, kind = config.get("architectures"), nested.get(_KIND)
     architecture = str(names[0]) if isinstance(names, list) and names else ""  # its reader reports the error
     kinds = TEXT_MODELS.get(architecture)
-    if kinds is not None and kind is not None and kind not in kinds:
+    if kinds is not None and kind is not None and kind not in list(kinds):  # a list, for it may be anything
         raise ConfigError(
             f"{_PART}.{_KIND}: {shown(kind)} is not supported in {architecture}; supported: {', '.join(kinds)}"
         )
@@ -63,12 +73,14 @@ def text_model(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described_by(config: Mapping[str, Any], architecture: str) -> str:
-    """Return the architecture whose family reads a text model's keys: that of the text model, where several are
-    possible.
+    """Return the architecture whose family reads a text model's keys and names its tensors: that of the text model, in
+    models that have one as a part.
 
     Args:
         config: the result of `text_model`.
     """
-    if TEXT_MODELS.get(architecture) != _MISTRAL or _PART not in config:
+    kinds = TEXT_MODELS.get(architecture)
+    if kinds is None:
         return architecture
-    return _OWN_DEFAULTS[config[_PART].get(_KIND, _MISTRAL[0])]
+    found = kinds[config.get(_PART, {}).get(_KIND, next(iter(kinds)))]
+    return architecture if found == OWN else found

@@ -33,7 +33,7 @@ QUANT_FILES = ("hf_quant_config.json", "quantize_config.json", "quant_config.jso
 """Files of ModelOpt, AutoGPTQ and AutoAWQ, from before they wrote quantization_config into config.json. Other tools use
 these names, too: the file of transformers.js describes the quantization of its ONNX files."""
 
-_NO_MATRIX = ("vector", "transposed", "sinks")  # transforms of norms, biases, routers, sinks
+_NO_MATRIX = ("vector", "scalar", "row", "transposed", "sinks")  # transforms of norms, biases, routers, sinks
 _NO_MATRIX_ENDS = ("_bias", "_scale", "_scales")
 _MAX_LEVELS = 6  # of objects and lists in quantization_config: config_groups, a group, its weights, a block
 TABLES = ("embedding.table", "lm_head.table")

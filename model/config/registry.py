@@ -1,59 +1,26 @@
-"""The family module of each architecture. A module is imported when a config names its architecture, not before."""
+"""The family of an architecture: of this tree, of an installed package, or of a file."""
 
+import difflib
 import importlib
-from collections.abc import Mapping
+import importlib.metadata
+import runpy
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 from palladio.model.base.config_keys import shown
 from palladio.model.base.errors import ConfigError
+from palladio.model.config.architectures import ARCHITECTURES
 from palladio.model.config.family import Family
 
-ARCHITECTURES: Mapping[str, str] = MappingProxyType(
-    {
-        "Cohere2ForCausalLM": "palladio.model.families.cohere",
-        "CohereForCausalLM": "palladio.model.families.cohere",
-        "DeepseekV2ForCausalLM": "palladio.model.families.deepseek",
-        "DeepseekV3ForCausalLM": "palladio.model.families.deepseek",
-        "Gemma2ForCausalLM": "palladio.model.families.gemma2",
-        "Gemma3ForCausalLM": "palladio.model.families.gemma3",
-        "Gemma3ForConditionalGeneration": "palladio.model.families.gemma3",
-        "Glm4ForCausalLM": "palladio.model.families.glm4",
-        "Glm4MoeLiteForCausalLM": "palladio.model.families.glm4_moe_lite",
-        "Glm4MoeForCausalLM": "palladio.model.families.glm4_moe",
-        "GptOssForCausalLM": "palladio.model.families.gpt_oss",
-        "GraniteForCausalLM": "palladio.model.families.granite",
-        "GraniteMoeForCausalLM": "palladio.model.families.granite",
-        "InternLM2ForCausalLM": "palladio.model.families.internlm",
-        "InternLM3ForCausalLM": "palladio.model.families.internlm",
-        "LlamaForCausalLM": "palladio.model.families.llama",
-        "MiniMaxM2ForCausalLM": "palladio.model.families.minimax",
-        "Ministral3ForCausalLM": "palladio.model.families.ministral",
-        "MinistralForCausalLM": "palladio.model.families.ministral",
-        "Mistral3ForConditionalGeneration": "palladio.model.families.ministral",
-        "MistralForCausalLM": "palladio.model.families.mistral",
-        "MixtralForCausalLM": "palladio.model.families.mistral",
-        "NemotronForCausalLM": "palladio.model.families.nemotron",
-        "Olmo2ForCausalLM": "palladio.model.families.olmo",
-        "Olmo3ForCausalLM": "palladio.model.families.olmo",
-        "Phi3ForCausalLM": "palladio.model.families.phi3",
-        "Qwen2ForCausalLM": "palladio.model.families.qwen",
-        "Qwen2MoeForCausalLM": "palladio.model.families.qwen_moe",
-        "Qwen2VLForConditionalGeneration": "palladio.model.families.qwen",
-        "Qwen2_5_VLForConditionalGeneration": "palladio.model.families.qwen",
-        "Qwen3ForCausalLM": "palladio.model.families.qwen",
-        "Qwen3MoeForCausalLM": "palladio.model.families.qwen_moe",
-        "Qwen3NextForCausalLM": "palladio.model.families.qwen3_next",
-        "Qwen3_5ForCausalLM": "palladio.model.families.qwen3_5",
-        "Qwen3_5ForConditionalGeneration": "palladio.model.families.qwen3_5",
-        "Qwen3_5MoeForCausalLM": "palladio.model.families.qwen3_5",
-        "Qwen3_5MoeForConditionalGeneration": "palladio.model.families.qwen3_5",
-        "Qwen3VLForConditionalGeneration": "palladio.model.families.qwen",
-        "SmolLM3ForCausalLM": "palladio.model.families.smollm3",
-        "Starcoder2ForCausalLM": "palladio.model.families.starcoder2",
-    }
-)
+ENTRY_POINTS = "palladio.families"
+"""Group of entry points of installed packages: each is a module with FAMILIES, or a mapping like FAMILIES."""
+
+_IN_FILE = "::"  # between the path of a file of --family-module and an architecture; no architecture contains it
 
 _TEXT_MODELS = {  # bases that transformers names otherwise, for the plain name is of the model that takes images
+    "GPT2Model": "GPT2LMHeadModel",
     "Gemma3TextModel": "Gemma3ForCausalLM",
     "Qwen2VLTextModel": "Qwen2VLForConditionalGeneration",
     "Qwen2_5_VLTextModel": "Qwen2_5_VLForConditionalGeneration",
@@ -69,7 +36,7 @@ BASE_MODELS: Mapping[str, str] = MappingProxyType(  # the same without a head: c
 _ENDING = "ForSequenceClassification"
 CLASSIFIERS: Mapping[str, str] = MappingProxyType(  # the same with a head that scores texts, or classifies them
     {name.removesuffix("ForCausalLM") + _ENDING: name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
-    | {f"Gemma3Text{_ENDING}": "Gemma3ForCausalLM"}
+    | {f"Gemma3Text{_ENDING}": "Gemma3ForCausalLM", f"GPT2{_ENDING}": "GPT2LMHeadModel"}
 )
 
 
@@ -78,8 +45,9 @@ _REASONS: Mapping[str, str] = MappingProxyType(  # architectures that people ask
         "BaiChuanForCausalLM": "converted to Llama's format it is served as LlamaForCausalLM",
         "BaichuanForCausalLM": "Baichuan 2 normalizes its head, and 13B has ALiBi; the 7B model converted to Llama's "
         "format, head included, is served as LlamaForCausalLM",
-        "ChatGLMModel": "give GLM-4-0414 or a later GLM",
+        "ChatGLMModel": "give the -hf form of GLM-4-9B, GLM-4-0414 or a later GLM",
         "DeepseekV32ForCausalLM": "it has sparse attention; DeepSeek-V3.1 is supported",
+        "InternVLChatModel": "give the form of transformers, whose names end in -HF",
         "QWenLMHeadModel": "it is Qwen 1; Qwen1.5 and later are supported",
         **dict.fromkeys(
             ("BertModel", "RobertaModel", "XLMRobertaModel", "BertForSequenceClassification"),
@@ -89,18 +57,107 @@ _REASONS: Mapping[str, str] = MappingProxyType(  # architectures that people ask
 )
 
 
-def find_family(architecture: str) -> Family:
-    """Find the family of an architecture that config.json names.
+def name_of_family(architecture: str, family_module: str | None = None) -> str:
+    """Return the name by which `find_family` finds the family of an architecture.
+
+    Args:
+        architecture: as config.json names it.
+        family_module: a Python file with FAMILIES, whose architectures come first; None: there is none.
 
     Raises:
-        ConfigError: the architecture is not supported; the message lists those that are.
+        ConfigError: the file cannot be read, or the architecture is not supported.
     """
+    if family_module is not None and architecture in _families_of_file(family_module):
+        return f"{family_module}{_IN_FILE}{architecture}"
     name = CLASSIFIERS.get(architecture, BASE_MODELS.get(architecture, architecture))
+    if name not in ARCHITECTURES and (not name.isidentifier() or name not in _outside()):
+        raise ConfigError(_unsupported(architecture, name, family_module))
+    return name
+
+
+def find_family(name: str) -> Family:
+    """Find a family.
+
+    Args:
+        name: a result of `name_of_family`, or an architecture of ARCHITECTURES.
+
+    Raises:
+        ConfigError: there is no such family.
+    """
+    file, _, architecture = name.rpartition(_IN_FILE)
+    if file:
+        return _families_of_file(file)[architecture]
     if name not in ARCHITECTURES:
-        reason = f" ({_REASONS[name]})" if name in _REASONS else ""
-        raise ConfigError(
-            f"architectures: {shown(architecture)} is not supported{reason}; supported: "
-            f"{', '.join(sorted(ARCHITECTURES))}"
-        )
-    families: Mapping[str, Family] = importlib.import_module(ARCHITECTURES[name]).FAMILIES
+        return _families_of_entry_point(_outside()[name_of_family(name)])[name]
+    found = ARCHITECTURES[name]
+    if not found.module:  # as its first text model
+        return find_family(next(iter(found.texts.values())))
+    families: Mapping[str, Family] = importlib.import_module(found.module).FAMILIES
     return families[name]
+
+
+def entry_points() -> Iterator[tuple[str, importlib.metadata.EntryPoint]]:
+    """Yield the architectures of installed packages, each with its entry point.
+
+    Raises:
+        ConfigError: a package's families cannot be imported.
+    """
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        yield from ((name, point) for name in _families_of_entry_point(point))
+
+
+def _outside() -> dict[str, importlib.metadata.EntryPoint]:
+    return dict(entry_points())
+
+
+def _families_of_entry_point(point: importlib.metadata.EntryPoint) -> Mapping[str, Family]:
+    where = f"entry point {point.name} = {point.value} of {ENTRY_POINTS}"
+    try:
+        found = point.load()
+    except Exception as error:
+        raise ConfigError(
+            f"{where} cannot be imported: {type(error).__name__}: {error}. Repair or uninstall its package"
+        ) from error
+    return _checked(vars(found).get("FAMILIES") if isinstance(found, types.ModuleType) else found, where)
+
+
+def _families_of_file(file: str) -> Mapping[str, Family]:
+    where = f"--family-module {file}"
+    if not Path(file).is_file():
+        raise ConfigError(f"{where}: there is no such file; give a Python file with FAMILIES")
+    try:
+        found = runpy.run_path(file)
+    except Exception as error:
+        raise ConfigError(f"{where} cannot be run: {type(error).__name__}: {error}") from error
+    return _checked(found.get("FAMILIES"), where)
+
+
+def _checked(families: object, where: str) -> Mapping[str, Family]:
+    """Return FAMILIES of a module from outside.
+
+    Raises:
+        ConfigError: it is no mapping of families.
+    """
+    if not isinstance(families, Mapping) or not families:
+        raise ConfigError(f"{where}: FAMILIES must map architectures to families, found {shown(families)}")
+    for name, family in families.items():
+        if not isinstance(name, str) or not name.isidentifier() or not isinstance(family, Family):
+            raise ConfigError(
+                f"{where}: FAMILIES must have names of classes and values of Family, found {shown(name)}: "
+                f"{shown(family)}"
+            )
+    return families
+
+
+def _unsupported(architecture: str, name: str, family_module: str | None) -> str:
+    """Say what to use instead, or which of the supported architectures has the nearest name."""
+    stems = {_stem(each): each for each in reversed(ARCHITECTURES)}
+    near = stems[difflib.get_close_matches(_stem(name), stems, 1, cutoff=0.0)[0]]
+    instead = f" ({_REASONS[name]})" if name in _REASONS else f"; the nearest that is: {near}"
+    where = "" if family_module is None else f", and {family_module} does not have it"
+    return f"architectures: {shown(architecture)} is not supported{where}{instead}; all: palladio list --architectures"
+
+
+def _stem(architecture: str) -> str:
+    """Return the name without what many have."""
+    return architecture.partition("For")[0].removesuffix("LMHeadModel").removesuffix("Model")

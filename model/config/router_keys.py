@@ -39,6 +39,19 @@ def softmax_router(keys: Keys, experts: ExpertsConfig) -> RouterSpec:
     )
 
 
+def plain_router(keys: Keys, experts: ExpertsConfig) -> RouterSpec:
+    """Read the router of Mistral 4: a softmax over all experts, in DeepSeek-V3's groups.
+
+    Raises:
+        ConfigError: a key does not fit; the message names it.
+    """
+    return RouterSpec(
+        renormalize=keys.flag("norm_topk_prob", default=True),
+        groups=_groups(keys, experts, "best_two"),
+        scale=keys.number("routed_scaling_factor"),
+    )
+
+
 def _groups(keys: Keys, experts: ExpertsConfig, score: Literal["best", "best_two"]) -> RouterGroups | None:
     """Read the groups of experts; None: all experts may be chosen."""
     number, kept = keys.optional_count("n_group") or 1, keys.optional_count("topk_group") or 1

@@ -9,6 +9,9 @@ Transform = Literal[
     "output",
     "down",
     "rows",
+    "rows_bias",
+    "scalar",
+    "row",
     "query",
     "key",
     "value",
@@ -18,6 +21,9 @@ Transform = Literal[
     "fused_query",
     "fused_key",
     "fused_value",
+    "fused_query_bias",
+    "fused_key_bias",
+    "fused_value_bias",
     "grouped_query",
     "grouped_key",
     "grouped_value",
@@ -101,7 +107,10 @@ class WeightRule:
 
 
 def layer_rules(
-    part: str, module: str, *rules: tuple[str, str, Transform] | tuple[str, str, Transform, ExpertStorage]
+    part: str,
+    module: str,
+    *rules: tuple[str, str, Transform] | tuple[str, str, Transform, ExpertStorage],
+    layers: str = "layers",
 ) -> tuple[WeightRule, ...]:
     """Make rules that hold in each layer.
 
@@ -109,8 +118,9 @@ def layer_rules(
         part: prefix of the tensors' names, after the layer's number.
         module: prefix of the parameters' paths, after the layer's number.
         rules: the rest of the name, the rest of the path, the transform, and perhaps the storage.
+        layers: the tensors' name of the list of layers.
     """
     return tuple(
-        WeightRule(f"model.layers.{{layer}}.{part}{name}", f"layers.{{layer}}.{module}{param}", *rest)
+        WeightRule(f"model.{layers}.{{layer}}.{part}{name}", f"layers.{{layer}}.{module}{param}", *rest)
         for name, param, *rest in rules
     )

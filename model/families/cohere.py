@@ -1,5 +1,7 @@
 """Command R (Cohere) and Command R7B, A (Cohere2): attention and MLP side by side, after one LayerNorm."""
 
+import dataclasses
+
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import FULL, SLIDING, HfConfig
 from palladio.model.config.weight_rules import layer_rules
@@ -62,7 +64,13 @@ _DEFAULTS = {
 }
 _WINDOWS = {"sliding_window": 4096, "sliding_window_pattern": 4}
 
+COHERE2 = Family(describe=_describe_cohere2, weights=_WEIGHTS, defaults={**_DEFAULTS, **_WINDOWS})
+COHERE2_VISION = dataclasses.replace(  # whose head scales nothing
+    COHERE2, describe=lambda hf: dataclasses.replace(_describe_cohere2(hf), logits_scale=1.0)
+)
+
 FAMILIES = {
     "CohereForCausalLM": Family(describe=_describe_cohere, weights=_WEIGHTS, defaults={**_DEFAULTS, "rope_theta": 5e5}),
-    "Cohere2ForCausalLM": Family(describe=_describe_cohere2, weights=_WEIGHTS, defaults={**_DEFAULTS, **_WINDOWS}),
+    "Cohere2ForCausalLM": COHERE2,
+    "Cohere2VisionForConditionalGeneration": COHERE2_VISION,
 }

@@ -43,4 +43,4 @@ GEMMA3 = Family(
     },
 )
 
-FAMILIES = {"Gemma3ForCausalLM": GEMMA3, "Gemma3ForConditionalGeneration": GEMMA3}
+FAMILIES = {"Gemma3ForCausalLM": GEMMA3}

@@ -1,7 +1,4 @@
-"""Ministral: Mistral with windows on some layers. Ministral 3: no windows, and queries that grow with their position.
-
-Mistral-Small 3 takes images; its text model is Mistral's, or Ministral 3's.
-"""
+"""Ministral: Mistral with windows on some layers. Ministral 3: no windows, and queries grow with their position."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -20,7 +17,7 @@ def _describe_ministral(hf: HfConfig) -> DecoderSpec:
 
 
 def _describe_ministral3(hf: HfConfig) -> DecoderSpec:
-    return _describe(hf, hf.windows_everywhere(), _query_growth(hf))
+    return _describe(hf, hf.windows_everywhere(), query_growth(hf))
 
 
 def _describe(hf: HfConfig, windows: Iterable[int | None], growth: QueryGrowth | None) -> DecoderSpec:
@@ -30,7 +27,8 @@ def _describe(hf: HfConfig, windows: Iterable[int | None], growth: QueryGrowth |
     return DecoderSpec(layers=layers, norm=norm)
 
 
-def _query_growth(hf: HfConfig) -> QueryGrowth | None:
+def query_growth(hf: HfConfig) -> QueryGrowth | None:
+    """Read the growth of queries; None: there is none."""
     found = hf.values.get("rope_parameters") or {}
     if not isinstance(found, dict) or found.get("llama_4_scaling_beta") is None:
         return None  # what is no object is refused with the rotary embedding
@@ -63,8 +61,5 @@ FAMILIES = {
             "max_position_embeddings": 262144,
             "rope_parameters": _ROPE,
         },
-    ),
-    "Mistral3ForConditionalGeneration": Family(
-        describe=_describe_ministral3, weights=MISTRAL.weights, defaults=_NO_WINDOWS
     ),
 }

@@ -18,12 +18,12 @@ def _describe(hf: HfConfig) -> DecoderSpec:
     return DecoderSpec(layers=(LayerSpec(attention=attention, mlp=mlp, norm=norm),) * hf.num_layers, norm=norm)
 
 
-_UP = layer_rules("mlp.", "mlp.", ("up_proj.weight", "up.kernel", "inner"), ("up_proj.bias", "up.bias", "inner_bias"))
+UP = layer_rules("mlp.", "mlp.", ("up_proj.weight", "up.kernel", "inner"), ("up_proj.bias", "up.bias", "inner_bias"))
 
 FAMILIES = {
     "NemotronForCausalLM": Family(
         describe=_describe,
-        weights=(*TABLES, *ATTENTION, *_UP, *DOWN, *PRE_NORMS, *LAYER_NORM_BIASES),
+        weights=(*TABLES, *ATTENTION, *UP, *DOWN, *PRE_NORMS, *LAYER_NORM_BIASES),
         defaults={
             "max_position_embeddings": 4096,
             "norm_eps": 1e-5,

@@ -1,4 +1,4 @@
-"""Qwen2, Qwen2.5 and Qwen3 (dense), and what is distilled into them."""
+"""Qwen2, Qwen2.5 and Qwen3 (dense), what is distilled into them, and MiMo-7B: Qwen2 with layers for drafts."""
 
 import dataclasses
 
@@ -55,7 +55,10 @@ QWEN2_VL = dataclasses.replace(
 )
 QWEN3_VL = dataclasses.replace(QWEN3, defaults={**QWEN3.defaults, "max_position_embeddings": 128000, "rope_theta": 5e5})
 
+MIMO = dataclasses.replace(QWEN2, ignored=(*QWEN2.ignored, r"model\.mtp_layers\..*"))
+
 FAMILIES = {
+    "MiMoForCausalLM": MIMO,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2_VL,

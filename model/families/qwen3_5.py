@@ -19,7 +19,5 @@ SPARSE = dataclasses.replace(
 
 FAMILIES = {
     "Qwen3_5ForCausalLM": DENSE,
-    "Qwen3_5ForConditionalGeneration": DENSE,
     "Qwen3_5MoeForCausalLM": SPARSE,
-    "Qwen3_5MoeForConditionalGeneration": SPARSE,
 }

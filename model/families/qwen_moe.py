@@ -1,4 +1,4 @@
-"""Qwen2-MoE and Qwen3-MoE: Qwen's attention, and a mixture of experts."""
+"""Qwen2-MoE, Qwen3-MoE, and those of Qwen3-VL and Qwen3-Omni: Qwen's attention, and a mixture of experts."""
 
 import dataclasses
 
@@ -33,13 +33,18 @@ def _describe_qwen3(hf: HfConfig) -> DecoderSpec:
     return _describe(hf, qwen3_attention(hf), _QWEN3_KEYS)
 
 
-def _describe(hf: HfConfig, attention: AttentionSpec, keys: ExpertKeys) -> DecoderSpec:
+def _describe_vl(hf: HfConfig) -> DecoderSpec:
+    """Describe Qwen3-VL's mixture, which always divides by the sum."""
+    return _describe(hf, qwen3_attention(hf), _QWEN3_KEYS, renormalizes=True)
+
+
+def _describe(hf: HfConfig, attention: AttentionSpec, keys: ExpertKeys, *, renormalizes: bool = False) -> DecoderSpec:
     hf.require("use_sliding_window", False, default=False)  # no published model has one; transformers' releases differ
     hf.no_windows()
     norm, activation = hf.rms_norm(), hf.activation()
     are_sparse = sparse_layers(hf, hf.num_layers)
     sparse = SparseSpec(
-        router=RouterSpec(renormalize=hf.flag("norm_topk_prob", default=False)),
+        router=RouterSpec(renormalize=renormalizes or hf.flag("norm_topk_prob", default=False)),
         activation=activation,
         shared_expert=None if keys.shared_intermediate_size is None else "gated",
     )
@@ -50,6 +55,10 @@ def _describe(hf: HfConfig, attention: AttentionSpec, keys: ExpertKeys) -> Decod
 
 
 _WEIGHTS = (*DECODER_WEIGHTS, *EXPERTS)
+_VL_WEIGHTS = tuple(  # experts of a layer are one tensor, their inputs first
+    dataclasses.replace(rule, inputs_first=rule.storage == "stacked") for rule in _WEIGHTS
+)
+_QWEN3 = {"num_key_value_heads": 4, "max_position_embeddings": 32768}
 
 FAMILIES = {
     "Qwen2MoeForCausalLM": Family(
@@ -57,9 +66,13 @@ FAMILIES = {
         weights=_WEIGHTS,
         defaults={"num_key_value_heads": 16, "max_position_embeddings": 32768},
     ),
-    "Qwen3MoeForCausalLM": Family(
-        describe=_describe_qwen3,
-        weights=_WEIGHTS,
-        defaults={"num_key_value_heads": 4, "max_position_embeddings": 32768},
+    "Qwen3MoeForCausalLM": Family(describe=_describe_qwen3, weights=_WEIGHTS, defaults=_QWEN3),
+    "Qwen3OmniMoeForConditionalGeneration": Family(
+        describe=_describe_qwen3, weights=_WEIGHTS, defaults={**_QWEN3, "rope_theta": 1e6, "norm_topk_prob": True}
+    ),
+    "Qwen3VLMoeForConditionalGeneration": Family(
+        describe=_describe_vl,
+        weights=_VL_WEIGHTS,
+        defaults={"num_key_value_heads": 16, "max_position_embeddings": 128000, "rope_theta": 5e5},
     ),
 }

@@ -14,7 +14,7 @@ from palladio.model.gguf.gguf_model import GgufModel
 from palladio.model.gguf.gguf_names import ROPE_DIVISORS
 
 _ARCHITECTURE = "general.architecture"
-_CLASSES: Mapping[str, str] = {
+CLASSES: Mapping[str, str] = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
@@ -22,6 +22,8 @@ _CLASSES: Mapping[str, str] = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3": "Gemma3ForCausalLM",
 }
+"""The architecture of each general.architecture."""
+
 _GEMMA = ("gemma2", "gemma3")
 _LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}  # layers of the one whose scores are scaled by hidden size over heads
 _MAX_DIVISORS = 4096
@@ -93,9 +95,9 @@ def config_of_gguf(path: Path) -> dict[str, Any]:
 def _config(found: _Metadata, model: GgufModel) -> dict[str, Any]:
     name = found.architecture
     tensors = {name: tensor for name, (tensor, _) in model.tensors.items()}
-    if name not in _CLASSES:
+    if name not in CLASSES:
         raise ConfigError(
-            f"{model.path}: {_ARCHITECTURE} {shown(name)} is not supported; supported: {', '.join(_CLASSES)}. Give "
+            f"{model.path}: {_ARCHITECTURE} {shown(name)} is not supported; supported: {', '.join(CLASSES)}. Give "
             "other models in Hugging Face's form, with config.json and *.safetensors"
         )
     embedding = tensors.get("token_embd.weight")
@@ -108,7 +110,7 @@ def _config(found: _Metadata, model: GgufModel) -> dict[str, Any]:
         if found.find(key) not in (None, head_size):
             raise ConfigError(f"{model.path}: {name}.{key} is {found.find(key)}, only {head_size} is supported")
     config = {
-        "architectures": [_CLASSES[name]],
+        "architectures": [CLASSES[name]],
         "model_type": name,
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,

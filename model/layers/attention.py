@@ -41,7 +41,7 @@ class LayerContext:
     num_tokens: jax.Array
 
 
-def _growth(spec: QueryGrowth, positions: jax.Array) -> jax.Array:
+def growth_of(spec: QueryGrowth, positions: jax.Array) -> jax.Array:
     """Return the factors on queries: positions i32[T] → f32[T]."""
     return 1.0 + spec.rate * jnp.log(1.0 + (positions // spec.length).astype(jnp.float32))
 
@@ -85,11 +85,12 @@ class Attention(Module):
         if self._rotates_in_kernel(qkv.shape, by):
             q, k, v = self._rotate_in_kernel(qkv, by.rotations)
         else:
-            if self.query_norm is not None and self.key_norm is not None:
-                q, k = self.query_norm(q), self.key_norm(k)
+            is_late = self.spec.qk_norm is not None and self.spec.qk_norm.after_rotation
+            q, k = (q, k) if is_late else self._normed(q, k)
             q, k = by.rotations.rotate(q, self.spec.rope), by.rotations.rotate(k, self.spec.rope)
+            q, k = self._normed(q, k) if is_late else (q, k)
         if self.spec.query_growth is not None:
-            q *= _growth(self.spec.query_growth, by.positions)[:, None, None].astype(q.dtype)
+            q *= growth_of(self.spec.query_growth, by.positions)[:, None, None].astype(q.dtype)
         rules = ShardingRules()
         own, whole = rules.spec((None, "kv_heads")), rules.spec(())  # heads are second in all of them, also in scales
         sinks = None if self.sinks is None else self.sinks[...]
@@ -102,6 +103,12 @@ class Attention(Module):
         if self.spec.has_gate:
             out *= jax.nn.sigmoid(qkv[:, :, G + 2 :].reshape(T, -1))
         return self.output(out), kv_pages
+
+    def _normed(self, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Normalize queries [T, N, H] and keys [T, K, H], if the layer has norms for them."""
+        if self.query_norm is None or self.key_norm is None:
+            return q, k
+        return self.query_norm(q), self.key_norm(k)
 
     def _rotates_in_kernel(self, shape: tuple[int, ...], by: LayerContext) -> bool:
         """Return whether a kernel rotates: in prefill steps, if there is one and no operation comes between projection

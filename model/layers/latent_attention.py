@@ -13,7 +13,7 @@ from palladio.model.base.module import Context, Initializer, Module
 from palladio.model.base.sharding import ShardingRules, on_each_device
 from palladio.model.cache.latent_cache import LatentStep
 from palladio.model.config.config import ModelConfig
-from palladio.model.layers.attention import LayerContext
+from palladio.model.layers.attention import LayerContext, growth_of
 from palladio.model.layers.linear import Linear
 from palladio.model.layers.norm import Norm
 from palladio.model.spec.layer_spec import LatentSpec
@@ -56,6 +56,8 @@ class LatentAttention(Module):
         """Attend: x [T, D], pages [P, S, W] → [T, D] and the cache with this step's rows."""
         sizes, rope = self.sizes, self.spec.rope
         q, row = self._queries(x), self.row(x)  # [T, N, plain + R], [T, L + R]
+        if self.spec.query_growth is not None:
+            q *= growth_of(self.spec.query_growth, by.positions)[:, None, None].astype(q.dtype)
         latent = self.row_norm(row[:, : sizes.latent_size])
         rotated = by.rotations.rotate(row[:, None, sizes.latent_size :], rope)[:, 0]
         q_rotated = by.rotations.rotate(q[..., sizes.plain_size :], rope)

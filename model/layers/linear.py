@@ -1,4 +1,4 @@
-"""Products with a kernel or a table: projections, the token table, and the head of classes."""
+"""Products with a kernel or a table: projections, the token table, and heads."""
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +59,13 @@ class TokenTable(Module):
         """Compute logits: [R, D] → f32[R, V], accumulated in float32."""
         # Both sides contract their last dimension: on XLA:CPU as fast as a transposed table (bfloat16: far faster).
         return self.table.matmul(hidden, out_dtype=jnp.float32)
+
+
+class HeadBias(Module):
+    """A bias [V] of logits, in float32. It is no part of a TokenTable: a tied one has no bias where it embeds."""
+
+    def __init__(self, context: Context, vocab_size: int) -> None:
+        self.bias = context.param((vocab_size,), ("vocab",), Initializer("zeros"), jnp.float32)
 
 
 class ClassHead(Module):

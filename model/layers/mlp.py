@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import nn
 
-from palladio.model.base.module import Context, Module
+from palladio.model.base.module import Context, Initializer, Module
 from palladio.model.config.config import ModelConfig
 from palladio.model.layers.divided_tokens import DividedTokens
 from palladio.model.layers.linear import Linear
@@ -39,6 +39,27 @@ ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
 }
 
 
+class LearnedCurve(Module):
+    """xIELU: p · x² + β · x above 0, and n · (exp(min(x, ε)) - 1 - x) + β · x elsewhere, computed in float32.
+
+    p is softplus(alpha_p), and n is β + softplus(alpha_n). β and ε are stored beside the two that training changes.
+    """
+
+    def __init__(self, context: Context) -> None:
+        zeros = Initializer("zeros")
+        self.alpha_p = context.param((1,), (None,), zeros, jnp.float32)
+        self.alpha_n = context.param((1,), (None,), zeros, jnp.float32)
+        self.beta = context.param((1,), (None,), Initializer("ones"), jnp.float32)
+        self.eps = context.param((1,), (None,), zeros, jnp.float32)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Compute […] → […]."""
+        wide, beta = x.astype(jnp.float32), self.beta[...]
+        above = nn.softplus(self.alpha_p[...]) * jnp.square(wide)
+        below = (beta + nn.softplus(self.alpha_n[...])) * (jnp.expm1(jnp.minimum(wide, self.eps[...])) - wide)
+        return (jnp.where(wide > 0, above, below) + beta * wide).astype(x.dtype)
+
+
 class GatedMLP(Module):
     """down(activation(gate(x)) · up(x)); gate and up are one kernel [D, 2, F]."""
 
@@ -56,6 +77,7 @@ class GatedMLP(Module):
 
     def _inner(self, both: jax.Array) -> jax.Array:
         """Apply the activation: [T, 2, F] → [T, F]."""
+        assert self.spec.activation != "xielu", "no family has a gate with it"
         return ACTIVATIONS[self.spec.activation](both[:, 0]) * both[:, 1]
 
 
@@ -68,18 +90,32 @@ class PlainMLP(Module):
         D, F = config.hidden_size, config.intermediate_size
         self.up = Linear(context, (D, F), (None, "ffw"), bias=spec.bias)
         self.down = Linear(context, (F, D), ("ffw", None), bias=spec.bias, tokens=tokens)
+        self.curve = LearnedCurve(context) if spec.activation == "xielu" else None
         self.spec = spec
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Compute [T, D] → [T, D], divided where DividedTokens applies."""
-        return _between(x, self.up, ACTIVATIONS[self.spec.activation], self.down)
+        return _between(x, self.up, self._inner, self.down, has_ring=self.curve is None)
+
+    def _inner(self, x: jax.Array) -> jax.Array:
+        """Apply the activation: [T, F] → [T, F]."""
+        if self.curve is not None:
+            return self.curve(x)
+        assert self.spec.activation != "xielu"
+        return ACTIVATIONS[self.spec.activation](x)
 
 
-def _between(x: jax.Array, up: Linear, inner: Callable[[jax.Array], jax.Array], down: Linear) -> jax.Array:
-    """Compute down(inner(up(x)))."""
+def _between(
+    x: jax.Array, up: Linear, inner: Callable[[jax.Array], jax.Array], down: Linear, *, has_ring: bool = True
+) -> jax.Array:
+    """Compute down(inner(up(x))).
+
+    Args:
+        has_ring: `inner` has no parameters, so that devices may compute it in a ring.
+    """
     if (tokens := down.tokens) is None:
         return down(inner(up(x)))
-    if up.bias is None and down.bias is None:
+    if has_ring and up.bias is None and down.bias is None:
         done = tokens.ring(x, up.kernel, inner, down.kernel)
         if done is not None:
             return done

@@ -3,10 +3,8 @@
 import collections
 import logging
 import math
-import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 import jax.numpy as jnp
 
@@ -17,10 +15,8 @@ from palladio.model.gguf.gguf_file import is_gguf
 from palladio.model.gguf.gguf_model import projectors_of
 from palladio.model.loading.layout.parameters import Slot
 from palladio.model.loading.readers.checkpoint import Checkpoint
+from palladio.model.loading.readers.tensor_names import OTHER_PARTS
 from palladio.model.loading.stored_matrices import stored_tensors
-
-OTHER_PARTS: Final = re.compile(r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|embed_vision)\.")
-"""Name prefixes of tensors that belong to no text model."""
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +60,8 @@ def log_load(
 def draft_layers(config: ModelConfig) -> tuple[str, ...]:
     """Return the name prefixes of the tensors of layers that predict tokens further ahead."""
     drafts = range(config.num_layers, config.num_layers + config.num_draft_layers)
-    return tuple(f"model.layers.{layer}." for layer in drafts)
+    others = ("model.mtp_",) if drafts else ()  # as MiMo and ERNIE name them
+    return (*(f"model.layers.{layer}." for layer in drafts), *others)
 
 
 def _type_changes(filled: Iterable[tuple[Slot, Iterable[StoredMatrix]]]) -> str:

@@ -22,13 +22,14 @@ from palladio.model.loading.manifest import MANIFEST, Manifest, is_converted
 from palladio.model.loading.readers.cache_scales import agree_with_scales, with_cache_scales, with_plain_names
 from palladio.model.loading.readers.checkpoint import Checkpoint, has_weights
 from palladio.model.loading.readers.safetensors_file import StoredTensor
+from palladio.model.loading.readers.tensor_names import EMBEDDING, HEAD, by_name
 from palladio.model.loading.stored_matrices import find_matrix
-from palladio.model.loading.stored_weights import CLASS_BIAS, EMBEDDING, HEAD, HEAD_TABLE, by_name
+from palladio.model.loading.stored_weights import CLASS_BIAS, HEAD_TABLE
 from palladio.model.weights.kinds import WeightKind, WeightKinds
 
 LoadFormat = Literal["auto", "safetensors", "orbax", "dummy"]
 
-_LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
+_LAYER = re.compile(r"(?:model\.)?(?:layers|h)\.(\d+)\.")
 _ROWS = 4096  # of two tables that are compared at a time
 
 logger = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ def _kinds_of_tensors(path: Path, tensors: Mapping[str, StoredTensor], config: M
         return (matrix.kind,)
 
     num_experts = 1 if config.experts is None else config.experts.num_experts
-    kinds = kinds_of(find_family(config.architecture).weights, config.num_layers, kind, num_experts)
+    kinds = kinds_of(find_family(config.family).weights, config.num_layers, kind, num_experts)
     widened = [matrix for name, matrices in of_weights.items() if kinds.of(name) is None for matrix in matrices]
     ordered = [matrix for matrix in widened if matrix.kind is None]
     if ordered:

@@ -30,10 +30,11 @@ from palladio.model.loading.layout.parameters import Parameters, Slot, known_dty
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.layout.tensor_part import Part
 from palladio.model.loading.layout.weight_transforms import part_of, rows_of_parts
-from palladio.model.loading.load_log import OTHER_PARTS, draft_layers, log_load
+from palladio.model.loading.load_log import draft_layers, log_load
 from palladio.model.loading.readers.cache_scales import with_plain_names, without_scales
 from palladio.model.loading.readers.checkpoint import Checkpoint
-from palladio.model.loading.readers.safetensors_file import Array, StoredTensor
+from palladio.model.loading.readers.safetensors_file import Array
+from palladio.model.loading.readers.tensor_names import EMBEDDING, HEAD, by_name
 from palladio.model.loading.stored_matrices import (
     check_kind,
     expect_plain,
@@ -45,11 +46,9 @@ from palladio.model.loading.stored_matrices import (
 )
 from palladio.model.weights.scaled import Scaled
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 CLASS_BIAS = "score.bias"
 HEAD_TABLE = "lm_head.table"  # the weight that HEAD fills, in models that have one of their own
 MAX_NAMES_SHOWN = 5
-_PREFIXES = ("language_model.model.", "model.language_model.", "")  # of the text model, other than model.
 _STACKED = ".experts.gate_up_proj"  # how the name of a layer's experts ends where they are one tensor
 READERS = 4  # parameters that are read side by side, where they fit
 BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
@@ -243,7 +242,7 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
         CheckpointError: tensors are missing, unexpected or have another shape, or no tensor fills a parameter.
     """
     config = layout.stored
-    family, left = find_family(config.architecture), by_name(checkpoint)
+    family, left = find_family(config.family), by_name(checkpoint)
     if config.tie_word_embeddings and EMBEDDING not in left and HEAD in left:
         left[EMBEDDING] = left.pop(HEAD)  # tied either way
     drafts = draft_layers(config)
@@ -273,6 +272,9 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
                 continue
             used.update(matrix.names)
             part = part_of(rule.transform, known_form(slots[param].values)[0], layout, expert)
+            if matrix.is_transposed and matrix.shape != part.file_shape == matrix.tensors[0].shape:
+                matrix = found[name] = find_matrix(name, left, config.quantization)  # stored as others store it
+                assert matrix is not None
             shapes = matrix.shape, part.file_shape
             if shapes[0] != shapes[1]:
                 shown = [shape[:-2] + shape[:-3:-1] if matrix.is_transposed else shape for shape in shapes]
@@ -349,20 +351,6 @@ def rule_places(
         if rule.param.format(layer=layer) in slots:
             numbers = range(config.experts.num_experts) if config.experts and "{expert}" in rule.name else (0,)
             yield from ((layer, expert) for expert in numbers)
-
-
-def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
-    """Return the text model's tensors, named as in a checkpoint of the text model alone, with its head. A checkpoint
-    without a head leaves the prefix out; one of a model that takes images has the text model as one of its parts."""
-    tensors = checkpoint.tensors
-    prefix = next((prefix for prefix in _PREFIXES if f"{prefix}embed_tokens.weight" in tensors), "model.")
-    named = {}
-    for name, tensor in tensors.items():
-        if name.startswith(prefix) and not name.startswith(("lm_head.", "score.")):
-            named[f"model.{name.removeprefix(prefix)}"] = tensor
-        elif not OTHER_PARTS.match(name):
-            named[name.removeprefix("language_model.")] = tensor
-    return named
 
 
 def _some(names: list[str]) -> str:

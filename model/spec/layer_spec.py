@@ -15,11 +15,15 @@ from palladio.model.spec.rope_config import RopeConfig
 Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"]
 """gelu_tanh is the approximation by tanh, quick_gelu that by a sigmoid; relu2 the square of what is above 0."""
 
+LearnedActivation = Literal["xielu"]
+"""Activations whose shape each layer learns; only MLPs without a gate have them."""
+
 NormScaling = Literal["rounded", "float32", "plus_one"]
 
-NormPlacement = Literal["pre", "post", "sandwich", "parallel"]
+NormPlacement = Literal["pre", "post", "sandwich", "parallel", "parallel_own"]
 """Places of a layer's norms: before attention and MLP (pre), after each and before the residual sum (post), both
-(sandwich), or one norm whose result both attention and MLP take (parallel)."""
+(sandwich). In parallel, attention and MLP both take the layer's input: after one norm (parallel), or after a norm of
+their own each (parallel_own)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,16 +46,18 @@ class NormSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QKNormSpec:
-    """The norm of queries and of keys, before they are rotated.
+    """The norm of queries and of keys.
 
     Attributes:
         norm: the norm itself.
         form: head: each head by itself, all with one scale [H]; own_scales: each head by itself, with a scale of its
             own ([N, H] of queries, [K, H] of keys); all_heads: one mean over all heads, scales [N·H] and [K·H].
+        after_rotation: they are rotated first.
     """
 
     norm: NormSpec
     form: Literal["head", "own_scales", "all_heads"] = "head"
+    after_rotation: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,12 +118,14 @@ class LatentSpec:
         scale: factor on scores.
         norm: norm of latents, and of the numbers between the two projections of queries.
         bias: the projections down and the one back have a bias.
+        query_growth: factor on queries; None: there is none.
     """
 
     rope: RopeConfig
     scale: float
     norm: NormSpec
     bias: bool = False
+    query_growth: QueryGrowth | None = None
 
     @property
     def window(self) -> None:
@@ -159,12 +167,12 @@ class DenseSpec:
     """An MLP that every token goes through.
 
     Attributes:
-        activation: activation of the gate, or, without one, between the two projections.
+        activation: activation of the gate, or, without one, between the two projections, where it may be a learned one.
         is_gated: down(activation(gate(x)) · up(x)); else down(activation(up(x))).
         bias: all projections have a bias.
     """
 
-    activation: Activation = "silu"
+    activation: Activation | LearnedActivation = "silu"
     is_gated: bool = True
     bias: bool = False
 
@@ -274,6 +282,9 @@ class DecoderSpec:
         latent: sizes of latent attention, which all layers have, or none (None).
         delta: sizes of layers with a gated delta rule; None: no layer has one.
         embedding_scale: factor on embeddings, rounded to the dtype of activations.
+        learned_positions: rows of a table of positions, which is added to embeddings: no sequence is longer; None:
+            there is no table.
+        head_bias: logits have a bias.
         logits_scale: factor on logits.
         logits_soft_cap: then logits become cap · tanh(logit / cap); None: unchanged.
         overflows_float16: activations of published models exceed the range of float16.
@@ -285,6 +296,8 @@ class DecoderSpec:
     latent: LatentConfig | None = None
     delta: DeltaConfig | None = None
     embedding_scale: float = 1.0
+    learned_positions: int | None = None
+    head_bias: bool = False
     logits_scale: float = 1.0
     logits_soft_cap: float | None = None
     overflows_float16: bool = False

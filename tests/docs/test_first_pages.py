@@ -81,7 +81,7 @@ def test_what_is_not_supported_is_refused() -> None:
 
 def test_supported_models_are_those_of_the_registry() -> None:
     assert "(models.md)" in page("limitations")
-    named = set(re.findall(r"`(\w+For(?:CausalLM|ConditionalGeneration))`", page("models")))
+    named = set(re.findall(r"`(\w+(?:For(?:CausalLM|ConditionalGeneration)|LMHeadModel))`", page("models")))
     assert named == ARCHITECTURES.keys()
 
 

@@ -26,6 +26,8 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
             return Part((stored.vocab_size, D), (stored.vocab_size, D), (0, 1), rows)
         case "rows":
             return _whole((stored.vocab_size, shape[1]), (0, 1))
+        case "row" | "scalar":  # a vector with one more dimension; a number alone
+            return Part((1, *shape) if transform == "row" else (), shape, (0,), (Box(shape, (0,), (0,)),))
         case "transposed" | "matrix":
             return _whole(shape[::-1], (1, 0))
         case "output":  # files hold [out, in], as in all that follow
@@ -34,8 +36,8 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
             return _whole((shape[1], stored.intermediate_size), (1, 0))
         case "inner":
             return _whole((stored.intermediate_size, shape[0]), (1, 0))
-        case "inner_bias":
-            return _whole((stored.intermediate_size,), (0,))
+        case "inner_bias" | "rows_bias":
+            return _whole((stored.intermediate_size if transform == "inner_bias" else stored.vocab_size,), (0,))
         case "fused_gate" | "fused_up":  # rows of one tensor, the gate's first
             D, F, slot = shape[0], stored.intermediate_size, ("fused_gate", "fused_up").index(transform)
             return Part((2 * F, D), (2, F, D), (2, 0, 1), (Box((D, 1, F), (0, slot, 0), (0, slot, 0)),))
@@ -52,6 +54,9 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
             return Part((heads * H, D), (1, heads, H, D), (3, 0, 1, 2), whole)
         case "fused_query" | "fused_key" | "fused_value":
             return _of_fused_heads(transform.removeprefix("fused_"), shape, layout)
+        case "fused_query_bias" | "fused_key_bias" | "fused_value_bias":
+            kind = transform.removeprefix("fused_").removesuffix("_bias")
+            return _without_inputs(_of_fused_heads(kind, (1, *shape), layout))
         case "grouped_query" | "grouped_key" | "grouped_value":
             return _of_grouped_heads(transform.removeprefix("grouped_"), shape, layout)
         case "grouped_query_bias" | "grouped_key_bias" | "grouped_value_bias":

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from palladio.cli.parsing import make_parser, size
+from palladio.commands.models.architectures import print_architectures
 from palladio.flags.default_model import DEFAULT_MODEL_NAME, default_model_path
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.files.small_files import read_text
@@ -47,11 +48,20 @@ def parser() -> argparse.ArgumentParser:
         [
             "palladio list",
             "palladio list --servable                      # only those",
+            "palladio list --architectures                 # what can be served, whether it is here or not",
+            "palladio list --architectures Qwen3.6         # of that name",
             "palladio list --download-dir /mnt/models --json",
         ],
     )
     found.add_argument("--download-dir", metavar="DIR", help="cache folder (default: the hub cache, HF_HOME)")
     found.add_argument("--servable", action="store_true", help="leave out what cannot be served")
+    found.add_argument(
+        "--architectures",
+        metavar="WORD",
+        nargs="?",
+        const="",
+        help="list the architectures that are served, and their models; WORD: those whose name or models hold it",
+    )
     found.add_argument("--json", action="store_true", help="print JSON")
     return found
 
@@ -59,6 +69,8 @@ def parser() -> argparse.ArgumentParser:
 def list_models(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs the command; returns its exit code."""
     args = parser().parse_args(argv)
+    if args.architectures is not None:
+        return print_architectures(args.architectures, as_json=args.json)
     cache = hub_cache(args.download_dir)
     models = [
         _model(DEFAULT_MODEL_NAME, "embedded", default_model_path()),

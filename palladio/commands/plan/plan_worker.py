@@ -102,10 +102,10 @@ def _is_config(path: Path) -> bool:
 def _read_model(config: EngineConfig) -> ModelConfig:
     path, overrides = Path(config.source.model_path), overrides_of(config.source.json_model_override_args)
     if _is_config(path):
-        model = ModelConfig.from_hf(read_config_file(path, overrides))
+        model = ModelConfig.from_hf(read_config_file(path, overrides), None, config.source.family_module)
     else:
         folder = Path(resolve_source(config.source, needs_weights=False).model_path)
-        model = ModelConfig.from_hf(*read_model_dir(folder, overrides))
+        model = ModelConfig.from_hf(*read_model_dir(folder, overrides), config.source.family_module)
         if is_converted(folder) or is_gguf(folder):
             how = config.source.load_format, config.source.quantization
             return _as_served(agree_with_weights(folder, model, *how), config)

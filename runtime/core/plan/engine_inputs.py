@@ -78,7 +78,8 @@ class EngineInputs:
 
 
 def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
-    model = ModelConfig.from_hf(*read_model_dir(path, overrides_of(config.source.json_model_override_args)))
+    config_and_generation = read_model_dir(path, overrides_of(config.source.json_model_override_args))
+    model = ModelConfig.from_hf(*config_and_generation, config.source.family_module)
     if config.source.is_embedding:
         model = with_class_tokens(dataclasses.replace(model, has_head=False), _tokenizer_folder(config, path))
     elif not model.has_head:

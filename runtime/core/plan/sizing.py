@@ -176,6 +176,8 @@ def _of_long_context(length: int, model: ModelConfig) -> str:
     """What is wrong with more tokens than a model is made for, and how to have them."""
     limit = model.max_position_embeddings
     exceeds = f"--context-length {length} exceeds the model's max_position_embeddings ({limit})"
+    if model.learned_positions is not None:
+        return f"{exceeds}; its table of positions has no more rows: give at most {limit}"
     dynamic = next((rope for rope in model.ropes if rope.kind == "dynamic"), None)
     if dynamic is None:
         advice = "the model was not trained on longer inputs. To force it"

@@ -103,8 +103,9 @@ class WeightLoader:
         served = self._design.model
         found = served
         if (path / "config.json").is_file():
-            overrides = overrides_of(self._design.config.source.json_model_override_args)
-            found = ModelConfig.from_hf(*read_model_dir(path, overrides))
+            source = self._design.config.source
+            read = read_model_dir(path, overrides_of(source.json_model_override_args))
+            found = ModelConfig.from_hf(*read, source.family_module)
             found = dataclasses.replace(found, has_head=served.has_head, classifier=served.classifier)
         # As it is served: a short context has no use for a long window, or for one of two rotations.
         found = agree_with_weights(path, found, "safetensors").for_context(self._design.limits.context_length)

@@ -26,6 +26,8 @@ class ModelSource:
         download_dir: Directory for hub downloads. Default: the hub cache.
         json_model_override_args: JSON object merged over config.json. It also replaces the same setting under its other
             name (rope_parameters and rope_scaling, dtype and torch_dtype).
+        family_module: Python file with FAMILIES, for models that Palladio has no family for. It runs in the server's
+            processes. Installed packages register theirs as entry points of `palladio.families`.
         quantization: Format of the weights in memory; a plain checkpoint is quantized while it loads. int8, fp8: a
             scale per output channel (W8A16). w8a8_int8, w8a8_fp8: projections also round activations. int4: a scale per
             128 inputs, in o_proj of one head (W4A16). Modules can have different formats:
@@ -49,6 +51,7 @@ class ModelSource:
     revision: str | None = None
     download_dir: str | None = None
     json_model_override_args: str = "{}"
+    family_module: str | None = None
     quantization: str | None = None
     is_embedding: bool = False
     enable_input_embeds: bool = False

@@ -66,8 +66,8 @@ def resolve_source(
     """
     place = (source.revision, source.download_dir, listener or DownloadListener())
     needs_weights = needs_weights and source.load_format != "dummy"
-    overrides = source.json_model_override_args
-    model = str(_resolve_model(source.model_path, *place, needs_weights=needs_weights, overrides=overrides))
+    of_config = (source.json_model_override_args, source.family_module)
+    model = str(_resolve_model(source.model_path, *place, needs_weights=needs_weights, of_config=of_config))
     tokenizer = None
     if source.tokenizer_path is not None and not source.skip_tokenizer_init:
         tokenizer = str(_resolve(source.tokenizer_path, *place, _TOKENIZER))
@@ -132,9 +132,9 @@ def _resolve_model(
     *,
     needs_weights: bool,
     flag: str = "--model-path",
-    overrides: str = "{}",
+    of_config: tuple[str, str | None] = ("{}", None),
 ) -> Path:
-    wanted = dataclasses.replace(_MODEL if needs_weights else _CONFIG, flag=flag, overrides=overrides)
+    wanted = dataclasses.replace(_MODEL if needs_weights else _CONFIG, flag=flag, of_config=of_config)
     folder = _resolve(path, revision, download_dir, listener, wanted)
     if is_gguf(folder):
         return parts_of(folder)[0]
@@ -155,14 +155,14 @@ class _Wanted:
         flag: that gave the path.
         files: patterns of what is downloaded; holds: what the directory must hold, in words.
         is_complete: whether a snapshot in the local cache holds it.
-        overrides: as of --json-model-override-args.
+        of_config: --json-model-override-args and --family-module.
     """
 
     flag: str
     files: tuple[str, ...]
     holds: str
     is_complete: Callable[[Path], bool]
-    overrides: str = "{}"
+    of_config: tuple[str, str | None] = ("{}", None)
 
 
 def _resolve(
@@ -186,7 +186,7 @@ def _resolve(
         if cached is None:
             raise
         if _WEIGHTS in wanted.files and (cached / "config.json").is_file():
-            check_folder(cached, wanted.overrides)
+            check_folder(cached, *wanted.of_config)
         return cached  # an interrupted download: missing files are reported where they are needed
 
 
@@ -245,7 +245,7 @@ def _fetch(repository: Repository, wanted: _Wanted, listener: DownloadListener) 
         listener.on_listing(listing)
         missing = {file.name for file in listing.files if not file.is_here}
         if any(file.endswith(".safetensors") for file in missing) and listing.has("config.json"):
-            check_folder(fetch_one(repository, "config.json").parent, wanted.overrides)
+            check_folder(fetch_one(repository, "config.json").parent, *wanted.of_config)
 
     try:
         return download(repository, dataclasses.replace(listener, on_listing=on_listing))

@@ -50,10 +50,13 @@ def check_text_only(path: Path, flag: str) -> None:
         )
 
 
-def check_folder(folder: Path, overrides: str = "{}") -> None:
-    """All of a config.json; the arguments are those of `glance_at`.
+def check_folder(folder: Path, overrides: str = "{}", family_module: str | None = None) -> None:
+    """All of a config.json.
+
+    Args:
+        overrides, family_module: as of --json-model-override-args and of --family-module.
 
     Raises:
         ConfigError: its model cannot be served.
     """
-    ModelConfig.from_hf(*read_model_dir(folder, overrides_of(overrides)))
+    ModelConfig.from_hf(*read_model_dir(folder, overrides_of(overrides)), family_module)

@@ -111,12 +111,12 @@ def test_quantization():
     ("overrides", "message"),
     [
         (
-            {"architectures": ["GPT2LMHeadModel"]},
-            "'GPT2LMHeadModel' is not supported; supported: Cohere.*, LlamaForCausalLM, ",
+            {"architectures": ["Olmo2bForCausalLM"]},
+            "'Olmo2bForCausalLM' is not supported; the nearest that is: Olmo2ForCausalLM; all: palladio list",
         ),
         (
             {"architectures": ["BaichuanForCausalLM"]},
-            r"'BaichuanForCausalLM' is not supported \(Baichuan 2 normalizes its head, .*LlamaForCausalLM\); supported",
+            r"'BaichuanForCausalLM' is not supported \(Baichuan 2 normalizes its head, .*LlamaForCausalLM\); all: ",
         ),
         ({"architectures": None}, "architectures must be"),
         ({"hidden_act": "mish"}, "hidden_act: 'mish' is not supported; supported: silu, swish, gelu, "),

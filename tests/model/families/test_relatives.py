@@ -85,6 +85,17 @@ def test_internlm2_is_llama_in_other_tensors(has_bias: bool, tmp_path: Path) -> 
     assert call_with_devices(__name__, "differing", str(path), str(same), 4) == []
 
 
+def test_mimo_is_qwen2_with_layers_that_are_not_used(tmp_path: Path, caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    path, same = make_checkpoint(tmp_path / "mimo", "mimo"), tmp_path / "qwen2"
+    same.mkdir()
+    write_json(same / "config.json", tiny_config("qwen2"))
+    stored = {name: array for name, array in load_file(path / FILE).items() if ".mtp_layers." not in name}
+    save_file(stored, same / FILE, metadata={"format": "pt"})
+    assert differing(str(path), str(same), 1) == []
+    assert "further ahead (num_nextn_predict_layers); they are not used. Ignored tensors: 2" in caplog.text
+
+
 @needs_torch
 @pytest.mark.torch
 def test_logits_of_internlm2_with_biases(tmp_path: Path) -> None:

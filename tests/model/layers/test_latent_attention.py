@@ -158,7 +158,6 @@ def test_layers_of_one_kind_are_lowered_once(tmp_path: Path) -> None:
     driver, texts = Driver(config, model, 1, mesh=make_mesh(1)), []
     run = driver._step
 
-
     def lower(leaves: Any, cache: Any, batch: Any) -> Any:
         texts.append(jax.jit(run).lower(leaves, cache, batch).as_text())
         return np.zeros((len(batch.token_ids), 1)), cache

@@ -26,11 +26,11 @@ def test_a_text_model_of_another_kind_is_refused_at_once(
         def __init__(self, *args: object, **options: object) -> None:
             raise AssertionError(f"{args} is started")
 
-    text = tiny_config("mistral") | {"model_type": "mistral4"}
+    text = tiny_config("mistral") | {"model_type": "mamba"}
     write_json(tmp_path / "config.json", {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": text})
     monkeypatch.setattr(subprocess, "Popen", Started)
     assert main([word.format(folder=tmp_path) for word in words]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "error: text_config.model_type: 'mistral4' is not supported in Mistral3ForConditionalGeneration; supported: "
-        "mistral, ministral3"
+        "error: text_config.model_type: 'mamba' is not supported in Mistral3ForConditionalGeneration; supported: "
+        "mistral, ministral3, mistral4"
     )

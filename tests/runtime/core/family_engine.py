@@ -27,7 +27,7 @@ POOLS = dict.fromkeys(ONLY_WINDOWS, 48) | dict.fromkeys(SOME_WINDOWS, 112)
 """Tokens, fewer where all layers, or some, keep the newest 12 only."""
 
 SNAPSHOTS = {"state_snapshot_interval": 8, "state_snapshot_bytes": 2**20}
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 DENSE_MESHES = [[1, 8, 1], [2, 4, 1], [8, 1, 1]]
 EXPERT_MESHES = [[1, 8, 8], [2, 4, 2], [8, 1, 1]]
 SHARED_MESHES = [[2, 8, 4], [8, 8, 1]]

@@ -192,3 +192,9 @@ def test_what_a_longer_context_needs_is_told_so_that_it_works(overrides: dict[st
     assert (rope.kind, rope.theta) == (kind, before.theta)
     if kind == "yarn":
         assert (rope.factor, rope.original_max_position) == (3.0, 128)
+
+
+def test_learned_positions_cannot_be_made_longer() -> None:
+    config = EngineConfig.from_flags({"model_path": "m", "context_length": 513})
+    with pytest.raises(ConfigError, match=r"--context-length 513 exceeds the model's max_position.* at most 512$"):
+        EngineLimits.of(config, ModelConfig.from_hf(tiny_config("gpt2")), PlatformDefaults.of("cpu"))

@@ -79,9 +79,9 @@ def test_whole_files_are_not_fetched_again(hub: FakeHub) -> None:
 @pytest.mark.parametrize("takes", [pull_model, resolve_model_path])
 def test_weights_of_a_model_that_cannot_be_served_stay_where_they_are(takes: Any, hub: FakeHub) -> None:
     """A text model of another kind, and whatever else config.json says; twice, for the config.json is here then."""
-    mistral4 = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"model_type": "mistral4"}}
+    mamba = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"model_type": "mamba"}}
     for name, config, message in (
-        ("org/model", mistral4, r"text_config\.model_type: 'mistral4' is not supported in Mistral3ForConditional"),
+        ("org/model", mamba, r"text_config\.model_type: 'mamba' is not supported in Mistral3ForConditional"),
         ("org/Big-8B", tiny_config("qwen2", hidden_act="mish"), "hidden_act: 'mish' is not supported"),
     ):
         hub.repositories[name] = FILES | {"config.json": json.dumps(config).encode()}

@@ -1,0 +1,40 @@
+"""The names of a checkpoint's tensors as a checkpoint of the text model alone has them."""
+
+import re
+from typing import Final
+
+from palladio.model.loading.readers.checkpoint import Checkpoint
+from palladio.model.loading.readers.safetensors_file import StoredTensor
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+OTHER_PARTS: Final = re.compile(
+    r"(?:thinker\.)?(?:model\.)?(vision_tower|vision_model|vision_encoder|vision_language_adapter|visual|"
+    r"multi_modal_projector|mm_projector|embed_vision|image_newline|audio_tower|talker|code2wav)(?:\.|$)"
+)
+"""Name prefixes of tensors that belong to no text model."""
+
+_PREFIXES = (  # other than model.
+    *("language_model.model.", "model.language_model.", "thinker.model.language_model.", "thinker.model."),
+    *("transformer.", "gpt_neox.", ""),
+)
+_TABLES = ("embed_tokens.weight", "wte.weight", "embed_in.weight")  # names of EMBEDDING behind the prefix
+_HEADS = ("lm_head.", "embed_out.", "score.")
+
+
+def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
+    """Return the text model's tensors, named as in a checkpoint of the text model alone, with its head. A checkpoint
+    without a head leaves the prefix out; one of a model that takes images has the text model as one of its parts."""
+    tensors = checkpoint.tensors
+    places = ((prefix, table) for prefix in _PREFIXES for table in _TABLES if f"{prefix}{table}" in tensors)
+    prefix, table = next(places, ("model.", ""))
+    named: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        if name == f"{prefix}{table}":
+            named[EMBEDDING] = tensor
+        elif name.startswith(prefix) and not name.startswith(_HEADS):
+            named[f"model.{name.removeprefix(prefix)}"] = tensor
+        elif not OTHER_PARTS.match(name):
+            plain = name.removeprefix("thinker.").removeprefix("language_model.")
+            named[f"lm_head.{plain.removeprefix('embed_out.')}" if plain.startswith("embed_out.") else plain] = tensor
+    return named
