@@ -10,8 +10,8 @@ from tests.pallas_kernels.test_expert_routing import (
     ROUTED,
     assert_a_broken_token_stays_alone,
     every_router,
-    routers_and_steps,
     routed_as_defined,
+    routers_and_steps,
     step,
 )
 

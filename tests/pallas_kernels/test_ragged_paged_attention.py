@@ -18,7 +18,6 @@ from palladio.pallas_kernels.ragged_paged_attention import (
 )
 from tests.pallas_kernels.attention_cases import CASES, Case, attend, make, metadata_of
 
-
 # Each differs from a quicker case, or from two, by sizes alone.
 _ALIKE = ("page edges", "mixed, only decodes", "full table", "rows of one tile", "window of a page and a bit", "mixed")
 
