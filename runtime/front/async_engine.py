@@ -124,11 +124,12 @@ class AsyncEngine:
 
         Raises:
             ConfigError: a flag or the checkpoint is wrong.
+            DeviceTakenError: another process has the device.
             EngineDeadError: the engine could not start for another reason.
         """
         await self._settled.wait()
         if self._phase == "dead" and self._failure is not None:
-            raise (ConfigError if self._failure.config else EngineDeadError)(self._failure.message)
+            raise self._failure.error()
 
     async def wait_dead(self) -> None:
         """Return when the engine is dead for good, before requests fail."""

@@ -11,6 +11,7 @@
     │   └── EngineNotReadyError      the engine is starting, restarting or shutting down (503)
     ├── RequestAbortedError          the request was aborted before it ended (499)
     ├── GenerationError              generation failed for this request; other requests continue (500)
+    ├── DeviceTakenError             another process has the TPU or GPU, and did not release it in time
     ├── HostLostError                another host that runs this model did not connect, or was lost
     ├── DeadlineError                the request's timeout passed before it ended (504)
     └── EngineDeadError              the engine failed or was shut down (503)
@@ -224,6 +225,10 @@ class GenerationError(PalladioError):
 
 class DeadlineError(PalladioError):
     """The request's timeout passed before it ended."""
+
+
+class DeviceTakenError(PalladioError):
+    """Another process has the TPU or GPU, or most of its memory, and did not release it in time."""
 
 
 class HostLostError(PalladioError):

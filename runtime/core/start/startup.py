@@ -114,7 +114,7 @@ def build_executor(
     """
     for conflict in find_conflicts():
         logger.warning(conflict)
-    design = EnginePlan.of(config, agree, listener.building)
+    design = EnginePlan.of(config, agree, listener.building, on_progress)
     logger.info(describe_engine(design))
     if design.shape.page_groups.has_states:
         logger.info(describe_snapshots(design.shape, design.model.architecture))

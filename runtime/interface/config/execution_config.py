@@ -18,6 +18,8 @@ class ExecutionConfig:
 
     Attributes:
         device: Platform to run on. auto: the first one that jax finds. cuda and gpu are the same.
+        device_wait: Seconds that the start waits for a TPU or GPU which another process has. Then it ends with exit
+            code 75.
         attention_backend: Attention kernels. auto: chosen by platform and model. tpu, gpu_triton and gpu_mosaic (Hopper
             GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. cpu_native: C++, see
             --cpu-kernels. xla: the portable implementation. reference: plain jnp, for tests.
@@ -48,6 +50,7 @@ class ExecutionConfig:
     """
 
     device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"
+    device_wait: float = 60.0
     attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "cpu_native", "xla", "reference"] = "auto"
     cpu_kernels: Literal["auto", "native", "xla"] = "auto"
     compilation_cache_dir: str | None = None

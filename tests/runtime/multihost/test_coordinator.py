@@ -14,7 +14,8 @@ from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, HostLostError
 from palladio.runtime.multihost import coordinator, links
-from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker, Rendezvous
+from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker
+from palladio.runtime.multihost.host_check import Rendezvous
 from palladio.runtime.multihost.links import Frame
 from tests.runtime.multihost.meeting import CONFIG_DIGEST, Ends, Group, free_address, group, invite
 
