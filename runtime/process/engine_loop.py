@@ -16,6 +16,7 @@ from palladio.runtime.interface.errors import (
     HostLostError,
     InvalidRequestError,
     OverloadedError,
+    ReadBackError,
 )
 from palladio.runtime.interface.messages.calls import (
     AbortRequests,
@@ -117,7 +118,7 @@ def run_engine(
 
     try:
         core = create_core(config, emit, end_lost)
-    except (ConfigError, DeviceTakenError, HostLostError) as error:
+    except (ConfigError, DeviceTakenError, HostLostError, ReadBackError) as error:
         emit(EngineFailed.of(error))
         return
     except Exception as error:

@@ -50,7 +50,8 @@ class FakeChip:
         self.taken = plugin.with_name("taken")
         words = VFIO_BUSY.removeprefix("Unable to initialize backend 'tpu': ")
         self.taken.write_text(words.replace("/dev/vfio/0", str(self.device)))
-        self._path = os.pathsep.join((str(folder), *(os.environ.get("PYTHONPATH") or str(Path.cwd())).split(os.pathsep)))
+        before = os.environ.get("PYTHONPATH") or str(Path.cwd())
+        self._path = os.pathsep.join((str(folder), *before.split(os.pathsep)))
 
     def used(self) -> "mock._patch_dict":
         """Processes that are started meanwhile use it."""
@@ -70,7 +71,7 @@ def error_line(output: str) -> str:
     return line
 
 
-def test_a_device_that_stays_taken_ends_the_start_with_an_exit_code_of_its_own(chip: FakeChip, checkpoint: Path) -> None:
+def test_a_device_that_stays_taken_ends_the_start_with_its_own_exit_code(chip: FakeChip, checkpoint: Path) -> None:
     words = shlex.split(launch_command(checkpoint, f"{LIMITS} --device-wait 1.5 --port 0"))
     with chip.used():
         done = subprocess.run(

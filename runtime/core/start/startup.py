@@ -19,6 +19,7 @@ from palladio.runtime.core.plan.memory import MemoryPlan
 from palladio.runtime.core.plan.memory_log import Memory, log_loaded
 from palladio.runtime.core.plan.state_sizing import describe_snapshots
 from palladio.runtime.core.start.build_scheduler import build_scheduler
+from palladio.runtime.core.start.first_answer import compare_first_answer
 from palladio.runtime.core.start.installation import find_conflicts
 from palladio.runtime.core.start.limits import ready_of
 from palladio.runtime.core.start.startup_log import describe_engine, log_limits, log_pool
@@ -111,6 +112,8 @@ def build_executor(
 
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
+        DeviceTakenError: another process has the device.
+        ReadBackError: a device holds other weights than the files.
     """
     for conflict in find_conflicts():
         logger.warning(conflict)
@@ -167,7 +170,9 @@ def build_engine_parts(
     eos_ids = list(design.model.eos_token_ids)
     order = built.warm_up.order if hosts is None else None  # all hosts build in the same one
     runner = ModelRunner(built.executor, eos_ids, is_lazy=design.compile == "lazy", order=order)
-    ready = ready_of(design, built.warm_up.seconds, built.weights)
+    ready = dataclasses.replace(
+        ready_of(design, built.warm_up.seconds, built.weights), degraded=_check_answer(config, design, runner, hosts)
+    )
     pages = design.plan.num_pages, design.shape.page_groups
     scheduler = build_scheduler(config, design.limits, runner.buckets(), *pages, design.seed, ready.embedding)
     log_limits(design)
@@ -183,6 +188,16 @@ def build_engine_parts(
     return EngineParts(ready, scheduler, runner, built.memory, grammars, activity, memory, tell)
 
 
+def _check_answer(
+    config: EngineConfig, design: EnginePlan, runner: ModelRunner, hosts: HostCoordinator | None
+) -> str:
+    """What is wrong with a first answer; "": nothing, or it is not to be checked."""
+    if hosts is not None or not config.execution.checks_start(design.device.platform):
+        return ""
+    answer = compare_first_answer(config, design, runner)
+    return "" if answer is None else answer.problem
+
+
 def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> CausalLM:
     before, start = Memory.now(), time.perf_counter()
     logger.info("Load weight begin. avail mem=%.2f GB", before.available)
@@ -196,6 +211,7 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Ca
         kernels=design.kernels,
         seed=design.seed,
         progress=lambda done, total: on_progress(LoadProgress("load", done, total)),
+        reads_back=design.config.execution.checks_start(design.device.platform),
     )
     log_loaded(model, design.dtypes, design.model.architecture, before, time.perf_counter() - start)
     return model

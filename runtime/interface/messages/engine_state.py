@@ -54,6 +54,7 @@ class EngineReady:
         embeds: the rows that it takes in the place of token embeddings; None: none (--enable-input-embeds).
         longest_request: tokens that fit the pool if a request is alone; None: as many as max_total_tokens. It is more
             where layers have windows, because these keep the newest tokens only.
+        degraded: what the check of the start found wrong, though the engine serves; "": nothing.
     """
 
     context_length: int
@@ -78,6 +79,7 @@ class EngineReady:
     longest_request: int | None = None
     embeds: EmbedsSpec | None = None
     weights: WeightsSize = WeightsSize()
+    degraded: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def test_a_taken_tpu_that_jax_passes_over_is_waited_for_too(monkeypatch, clock, 
         jax.config.update("jax_platforms", before)
     assert clock.now == 3.0
     assert cleared == [0.0, 1.0, 2.0]
-    assert not [record for record in caplog.records if record.name == "jax._src.xla_bridge"], "jax says no more than ever"
+    assert not [record for record in caplog.records if record.name == "jax._src.xla_bridge"], "jax says no more"
 
 
 def test_jax_is_not_asked_while_the_system_says_that_the_device_is_taken(monkeypatch, clock):
