@@ -89,7 +89,7 @@ def test_a_server_waits_for_a_device_that_becomes_free(chip: FakeChip, checkpoin
     timer = threading.Timer(FREE_AFTER, chip.taken.unlink)
     timer.start()
     with chip.used():
-        server = Server(launch_command(checkpoint, f"{LIMITS} --compile lazy"), tmp_path / "log")
+        server = Server(launch_command(checkpoint, f"{LIMITS} --served-model-name {MODEL}"), tmp_path / "log")
     try:
         timer.join()
         answer = server.post("/v1/completions", {"model": MODEL, "prompt": "Hello", "max_tokens": 2})

@@ -17,7 +17,7 @@ from tests.many_devices import call_with_devices
 from tests.model.driver import load
 from tests.tiny_model import make_checkpoint
 
-DAMAGED = "layers.1.mlp.down.values"
+DAMAGED = "layers.1.mlp.down.kernel.values"
 
 
 def with_changed_byte(array: jax.Array, place: Place, number: int) -> jax.Array:
