@@ -78,6 +78,12 @@ class TakenDevice:
         files = tuple(file for file in machine.files.get("tpu", ()) if "/vfio/" in file)
         return cls("TPU", files) if files and all(map(_is_busy, files)) else None
 
+    @classmethod
+    def shared_gpu(cls, machine: Machine) -> Self | None:
+        """A GPU that another process has open as well, and so holds memory of; None: /proc shows none."""
+        gpu = cls("GPU", machine.files.get("cuda", ()))
+        return gpu if gpu.holders() else None
+
     @property
     def is_busy(self) -> bool:
         """Whether the system says, without jax, that one of the files is still taken."""

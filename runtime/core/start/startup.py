@@ -26,6 +26,8 @@ from palladio.runtime.core.start.startup_log import describe_engine, log_limits,
 from palladio.runtime.core.start.warmup import WarmUp, describe_set
 from palladio.runtime.core.weights.model_memory import ModelMemory, Order
 from palladio.runtime.core.weights.weight_loader import WeightLoader
+from palladio.runtime.devices.accelerators import Machine
+from palladio.runtime.devices.taken_device import TakenDevice
 from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.execution.device_executor import DeviceExecutor, ignore_call
 from palladio.runtime.execution.model_runner import ModelRunner
@@ -33,7 +35,7 @@ from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.grammar.checker import GrammarChecker
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError, DeviceTakenError
 from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress, WeightsSize
 from palladio.runtime.interface.messages.engine_stats import MemoryReport
 from palladio.runtime.multihost.coordinator import HostCoordinator
@@ -128,7 +130,7 @@ def build_executor(
         logger.info(line)
     logger.info(describe_set(design.programs))
     warm_up = WarmUp(design, on_progress)
-    with warm_up.building(), _explaining_exhaustion(design.plan):
+    with warm_up.building(), _explaining_exhaustion(design):
         model = _load(design, on_progress)
         size = WeightsSize(num_parameters(model), sum(weight_bytes(model).values()))
         _, weights = flatten_model(model)
@@ -218,15 +220,25 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Ca
 
 
 @contextlib.contextmanager
-def _explaining_exhaustion(plan: MemoryPlan) -> Iterator[None]:
+def _explaining_exhaustion(design: EnginePlan, machine: Machine | None = None) -> Iterator[None]:
+    """
+    Raises:
+        DeviceTakenError: the GPU has too little memory, and another process has it open.
+        ConfigError: a device has too little memory.
+    """
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise ConfigError(
-            f"out of memory while loading the model; {step_advice(plan.report, plan.total_tokens)}. XLA error: {error}"
-        ) from error
+        plan, shared = design.plan, TakenDevice.shared_gpu(Machine.look() if machine is None else machine)
+        advice = step_advice(plan.report, plan.total_tokens)
+        if design.device.platform == "gpu" and shared is not None:
+            raise DeviceTakenError(
+                f"out of memory while loading the model, and {shared.describe()}: stop that process, or leave it its part "
+                f"of the memory with --mem-fraction-static; {advice}. XLA error: {error}"
+            ) from error
+        raise ConfigError(f"out of memory while loading the model; {advice}. XLA error: {error}") from error
 
 
 def _check_workspace(plan: MemoryPlan, memory: MemoryReport) -> None:

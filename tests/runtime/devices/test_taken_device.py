@@ -82,9 +82,14 @@ def test_a_lock_that_nobody_holds_is_to_be_deleted():
 def test_no_supported_gpu_means_a_taken_one_only_where_a_process_has_it(held):
     file, process = held
     says = "Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform CUDA"
-    assert TakenDevice.of(says, Machine({"cuda": file}, {}, files={"cuda": (file,)})) is not None
+    machine = Machine({"cuda": file}, {}, files={"cuda": (file,)})
+    assert TakenDevice.of(says, machine) is not None
+    shared = TakenDevice.shared_gpu(machine)
+    assert shared is not None
+    assert f"process {process.pid} (" in shared.describe()
     process.communicate("")
-    assert TakenDevice.of(says, Machine({"cuda": file}, {}, files={"cuda": (file,)})) is None
+    assert TakenDevice.of(says, machine) is None
+    assert TakenDevice.shared_gpu(machine) is None
 
 
 @pytest.fixture
