@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -46,12 +47,17 @@ def test_an_engine_whose_first_answer_agrees_is_not_degraded_and_answers_as_ever
 def test_an_engine_whose_kernel_is_wrong_serves_and_says_so(folder, monkeypatch, caplog, damage):
     right = BACKENDS["xla"]
     monkeypatch.setitem(BACKENDS, "xla", lambda *arguments: damage(right(*arguments)))
-    core = create(folder)
+    jax.clear_caches()  # jax keeps what it has traced of a layer
+    try:
+        core = create(folder)
+        tokens = generate(core)
+    finally:
+        jax.clear_caches()
     assert "xla" in core.ready.degraded
     assert "reference" in core.ready.degraded, "the backend to use instead"
     assert f"{BOUNDS['float32']:g}" in core.ready.degraded
     assert core.ready.degraded in [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert len(generate(core)) == 6
+    assert len(tokens) == 6
 
 
 def test_it_is_not_compared_unless_it_is_asked_for(folder, monkeypatch):
