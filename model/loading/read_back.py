@@ -89,10 +89,11 @@ class ReadBack:
                     wrong.append(f"{path} on {shard.device} ({differing} of {expected.size} numbers differ)")
         if wrong:
             more = f" and {len(wrong) - _MAX_SHOWN} more" if len(wrong) > _MAX_SHOWN else ""
+            shown = "; ".join(wrong[:_MAX_SHOWN])
             raise ReadBackError(
-                f"weights on a device differ from what was read from their file: {'; '.join(wrong[:_MAX_SHOWN])}{more}. "
-                "The device, its driver or this host's memory is at fault: restart, and replace the machine if it "
-                "happens again (--start-check never skips this check)"
+                f"weights on a device differ from what was read from the files: {shown}{more}. The device, its driver or "
+                "this host's memory is at fault: restart, and replace the machine if it happens again. --start-check "
+                "never would leave this check out"
             )
         logger.info(
             "Read back samples of %d arrays from %d devices in %.1f s: as in the files",

@@ -103,8 +103,8 @@ class TakenDevice:
             return f"the {self.label} is taken: process {self.pid} ({_command(self.pid, proc)}) is using it"
         if self.label == "GPU":
             return (
-                "the GPU or its memory is taken, and /proc shows no process that has it open (`nvidia-smi`, as root and "
-                "outside of a container, lists them)"
+                "the GPU or its memory is taken, and /proc shows no process that has it open (`nvidia-smi`, as root "
+                "and outside of a container, lists them)"
             )
         if LOCK_FILE in self.files:
             return (

@@ -235,8 +235,8 @@ def _explaining_exhaustion(design: EnginePlan, machine: Machine | None = None) -
         advice = step_advice(plan.report, plan.total_tokens)
         if design.device.platform == "gpu" and shared is not None:
             raise DeviceTakenError(
-                f"out of memory while loading the model, and {shared.describe()}: stop that process, or leave it its part "
-                f"of the memory with --mem-fraction-static; {advice}. XLA error: {error}"
+                f"out of memory while loading the model, and {shared.describe()}: stop that process, or leave it its "
+                f"part of the memory with --mem-fraction-static; {advice}. XLA error: {error}"
             ) from error
         raise ConfigError(f"out of memory while loading the model; {advice}. XLA error: {error}") from error
 

@@ -34,7 +34,8 @@ def machine(tmp_path):
 def test_the_process_that_holds_the_memory_is_named(machine, monkeypatch, platform, error):
     monkeypatch.setattr(startup, "step_advice", lambda *_: "lower --mem-fraction-static")
     shown, pid = machine
-    design = SimpleNamespace(device=SimpleNamespace(platform=platform), plan=SimpleNamespace(report=None, total_tokens=0))
+    plan = SimpleNamespace(report=None, total_tokens=0)
+    design = SimpleNamespace(device=SimpleNamespace(platform=platform), plan=plan)
     with pytest.raises(error, match="--mem-fraction-static") as raised, startup._explaining_exhaustion(design, shown):
         raise jax.errors.JaxRuntimeError(EXHAUSTED)
     assert (f"process {pid} (" in str(raised.value)) == (platform == "gpu")
