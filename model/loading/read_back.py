@@ -91,9 +91,9 @@ class ReadBack:
             more = f" and {len(wrong) - _MAX_SHOWN} more" if len(wrong) > _MAX_SHOWN else ""
             shown = "; ".join(wrong[:_MAX_SHOWN])
             raise ReadBackError(
-                f"weights on a device differ from what was read from the files: {shown}{more}. The device, its driver or "
-                "this host's memory is at fault: restart, and replace the machine if it happens again. --start-check "
-                "never would leave this check out"
+                f"weights on a device differ from what was read from the files: {shown}{more}. The device, its driver "
+                "or this host's memory is at fault: restart, and replace the machine if it happens again (to start "
+                "without this check: --start-check never)"
             )
         logger.info(
             "Read back samples of %d arrays from %d devices in %.1f s: as in the files",
