@@ -98,7 +98,8 @@ class EngineFailed:
     @classmethod
     def of(cls, error: PalladioError) -> Self:
         """What a start says that an error has ended."""
-        return cls(str(error), isinstance(error, ConfigError), isinstance(error, DeviceTakenError))
+        is_config, is_device = isinstance(error, ConfigError), isinstance(error, DeviceTakenError)
+        return cls(str(error), config=is_config, device=is_device)
 
     def error(self) -> ConfigError | DeviceTakenError | EngineDeadError:
         """The error of a start that failed so."""
