@@ -15,7 +15,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh
 
 from palladio.model.base.errors import CheckpointError, MissingKeysError

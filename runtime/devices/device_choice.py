@@ -29,14 +29,14 @@ def chosen_gpus(parallel: ParallelConfig) -> range | None:
 
 
 def choose_device(
-    name: str, gpu_ids: range | None = None, machine: Machine | None = None, wait: DeviceWait = DeviceWait()
+    name: str, gpu_ids: range | None = None, machine: Machine | None = None, wait: DeviceWait | None = None
 ) -> jax.Device:
     """The first device of the platform that --device asks for; auto: of the one that jax finds first.
 
     Args:
         gpu_ids: see chosen_gpus.
         machine: None: this one.
-        wait: for a device that another process has.
+        wait: for a device that another process has; None: do not wait.
 
     Raises:
         DeviceTakenError: another process still has it.
@@ -51,7 +51,7 @@ def choose_device(
     if gpu_ids is not None:
         jax.config.update(_GPUS, ",".join(map(str, gpu_ids)))
     try:
-        device = wait.until_free(functools.partial(_attempt, name, wanted, machine))
+        device = (wait or DeviceWait()).until_free(functools.partial(_attempt, name, wanted, machine))
         if gpu_ids is not None:
             _check_gpu(device, gpu_ids)
         elif device.platform == "gpu" and gpus_before == "all":  # else its user has chosen them, by jax's own option
