@@ -19,7 +19,7 @@ logger = logging.getLogger("palladio.engine")
 
 
 def _ignore(_: object) -> None:
-    """Nobody wants to know."""
+    """Do nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ class ProgramCache(Generic[Key]):
         self._errors: dict[Key, str] = {}  # of programs that steps asked for
 
     def sibling(self) -> "ProgramCache[Key]":
-        """Make an empty set of programs that nobody else counts, and that builds what is asked for."""
+        """Make an empty set of programs, built when they are asked for, with counts of its own."""
         return ProgramCache(self._monitor)
 
     def add(self, key: Key, jitted: Any, *args: Any) -> None:
