@@ -122,7 +122,8 @@ def _form(array: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], str]:
 
 def _prompt(num_tokens: int) -> list[int]:
     """Random ids: what a model says of them differs from token to token."""
-    return np.random.default_rng(0).integers(0, num_tokens, PROMPT_TOKENS).tolist()
+    ids: list[int] = np.random.default_rng(0).integers(0, num_tokens, PROMPT_TOKENS).tolist()
+    return ids
 
 
 def _run(
