@@ -42,9 +42,7 @@ class Place:
         room = [size - own for size, own in zip(shape, sizes, strict=True)]
         seeds = [zlib.crc32(f"{path} {number}".encode()) for number in range(NUM_SAMPLES)]
         generators = [np.random.default_rng(seed) for seed in seeds]
-        return cls(
-            tuple(tuple(int(generator.integers(most + 1)) for most in room) for generator in generators), sizes
-        )
+        return cls(tuple(tuple(int(generator.integers(most + 1)) for most in room) for generator in generators), sizes)
 
     def take(self, part: Array) -> Array:
         """Copy the samples from a part in host memory: [NUM_SAMPLES, *sizes]."""

@@ -75,9 +75,7 @@ def error_line(output: str) -> str:
 def test_a_device_that_stays_taken_ends_the_start_with_its_own_exit_code(chip: FakeChip, checkpoint: Path) -> None:
     words = shlex.split(launch_command(checkpoint, f"{LIMITS} --device-wait 1.5 --port 0"))
     with chip.used():
-        done = subprocess.run(
-            [sys.executable, *words[1:]], capture_output=True, text=True, timeout=120, check=False
-        )
+        done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == DEVICE_TAKEN, done.stderr
     line = error_line(done.stderr)
     assert f"process {os.getpid()} (" in line

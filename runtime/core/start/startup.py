@@ -190,9 +190,7 @@ def build_engine_parts(
     return EngineParts(ready, scheduler, runner, built.memory, grammars, activity, memory, tell)
 
 
-def _check_answer(
-    config: EngineConfig, design: EnginePlan, runner: ModelRunner, hosts: HostCoordinator | None
-) -> str:
+def _check_answer(config: EngineConfig, design: EnginePlan, runner: ModelRunner, hosts: HostCoordinator | None) -> str:
     """What is wrong with a first answer; "": nothing, or it is not to be checked."""
     if hosts is not None or not config.execution.checks_start(design.device.platform):
         return ""
