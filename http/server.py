@@ -49,8 +49,8 @@ class ServableEngine(EngineClient, Protocol):
         ...
 
     async def shutdown(self, drain_seconds: float) -> None:
-        """Refuses new requests at once (`state` "draining"), lets running ones finish for so long, aborts the rest,
-        and ends the engine. A second call with 0 cuts the first one short."""
+        """Refuses new requests at once (`state` "draining"), lets running ones finish for so long, fails the rest
+        with that reason, and ends the engine. A second call with 0 cuts the first one short."""
         ...
 
 

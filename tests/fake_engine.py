@@ -89,6 +89,7 @@ class FakeEngine:
         cached_tokens: of a sample, by prompt ids and sample index. prefill_delay: seconds after each report of a
             request's prefill: when it begins, and when it has ended.
         embedding: it makes embeddings (see fake_embedding), and says nothing. embeds: of prompts, if it takes them.
+        degraded: what the check of its start found.
         ranks: data-parallel ones, if there are several. pages: the maps that it has.
         config, state, progress, failure, liveness, sampling_defaults: as EngineClient has them.
 
@@ -124,6 +125,7 @@ class FakeEngine:
         self.cached_tokens: Callable[[list[int], int], int] = lambda prompt_ids, index: CACHED_TOKENS
         self.embedding: EmbeddingSpec | None = None
         self.embeds: EmbedsSpec | None = None
+        self.degraded = ""
         self.ranks: list[RankStats] = []
         self.pages: list[PageMap] = []
         self.calls: list[Call] = []
@@ -160,6 +162,7 @@ class FakeEngine:
             embedding=self.embedding,
             embeds=self.embeds,
             weights=WeightsSize(134_515_008, 269_030_016),
+            degraded=self.degraded,
         )
 
     async def start(self) -> None:

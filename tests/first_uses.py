@@ -211,6 +211,21 @@ def moved_weights() -> None:
         assert moved.format.layout.major_to_minor == order
 
 
+def weights_read_back() -> None:
+    import jax
+    import numpy as np
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    from palladio.model.base.sharding import make_mesh
+    from palladio.model.loading.read_back import Place, ReadBack
+
+    for size in (5, 6):
+        part, place, check = np.arange(float(size), dtype=np.float32), Place.of("a", (size,)), ReadBack()
+        array = jax.device_put(part, NamedSharding(make_mesh(1), PartitionSpec()))
+        check.note("a", place, {array.addressable_shards[0].device: place.take(part)})
+        check.check({"a": array})
+
+
 def tuning() -> None:
     import jax.numpy as jnp
 
@@ -221,7 +236,8 @@ def tuning() -> None:
 
 def families() -> None:
     """Their modules are imported by what asks for them."""
-    from palladio.model.config.registry import ARCHITECTURES, find_family
+    from palladio.model.config.architectures import ARCHITECTURES
+    from palladio.model.config.registry import find_family
 
     assert all(find_family(name) for name in ARCHITECTURES)
 
@@ -277,10 +293,12 @@ GROUPS: dict[str, dict[str, Use]] = {
         f"{_CACHE} jax.config.update": persistent_cache,
         f"{_CACHE} compilation_cache.reset_cache": persistent_cache,
         "runtime/devices/device_choice.py:choose_device jax.config.update": device_choice,
-        "runtime/devices/device_choice.py:_quiet_about_others addFilter": device_choice,
+        "runtime/devices/device_choice.py:_listening addFilter": device_choice,
+        "runtime/devices/device_choice.py:_listening setLevel": device_choice,
         "pallas_kernels/narrow_matmul/config.py:_table": tuned_products,
         "pallas_kernels/ragged_paged_attention/tpu/tpu_config.py:_table": tuned_attention,
         "model/loading/load_model.py:_mover": moved_weights,
+        "model/loading/read_back.py:_reader": weights_read_back,
         "pallas_kernels/narrow_matmul/tuning.py:_wide": tuning,
         "model/config/architectures.py:ARCHITECTURES": families,
     },

@@ -61,6 +61,7 @@ STATES: dict[str, State] = {
     ),
     "pallas_kernels/narrow_matmul/tuning.py:_wide": State(_MADE, "jax keeps it by shapes and dtypes", first("device")),
     "model/loading/load_model.py:_mover": State(_MADE, "one compilation for all layers", first("device")),
+    "model/loading/read_back.py:_reader": State(_MADE, "one compilation for all arrays of a shape", first("device")),
     "model/loading/orbax_weights.py:_placer": State(
         _MADE, "one compilation for all layers", _FORMATS.format("converted to int4")
     ),
@@ -113,7 +114,12 @@ STATES: dict[str, State] = {
         "what nobody handles is said in one line, and the process ends",
         "tests/palladio/processes/test_hidden_modules.py::test_a_file_that_hides_a_module_is_one_line",
     ),
-    f"{_DEVICE}:_quiet_about_others addFilter": State(
+    f"{_DEVICE}:_listening addFilter": State(
+        "an engine's choice of a device",
+        "the filter goes when the choice is made",
+        first("device"),
+    ),
+    f"{_DEVICE}:_listening setLevel": State(
         "an engine's choice of a device",
         "the filter goes when the choice is made",
         first("device"),

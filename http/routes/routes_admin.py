@@ -62,6 +62,8 @@ def _health(engine: EngineClient, more: dict[str, Any]) -> Response:
         content["failure"] = engine.failure
     if liveness.busy:
         content["busy"] = liveness.busy
+    if engine.state == "ready" and engine.info.degraded:
+        content["degraded"] = engine.info.degraded
     return _json(200 if engine.state == "ready" else 503, content | more)
 
 
@@ -72,7 +74,8 @@ def _add_probes(router: APIRouter, context: Context) -> None:
     @router.get("/healthz", response_model=None)
     @router.get("/health", response_model=None)
     async def health() -> Response:
-        """200 while requests are served, else 503. /ping is SageMaker's name of it, /healthz Kubernetes' own."""
+        """200 while requests are served, else 503; `degraded` is what the check of the start found wrong. /ping is
+        SageMaker's name of it, /healthz Kubernetes' own."""
         return _health(engine, {})
 
     @router.get("/livez", response_model=None)

@@ -13,6 +13,10 @@ class CheckpointError(ConfigError):
     """The checkpoint on disk is not what its config.json promises. The message names the tensor and the file."""
 
 
+class ReadBackError(PalladioError):
+    """A device holds other weights than were read from the files."""
+
+
 class MissingKeysError(CheckpointError):
     """Tensors of the model are not in the checkpoint.
 

@@ -151,7 +151,7 @@ def _checked(families: object, where: str) -> Mapping[str, Family]:
 
 def _unsupported(architecture: str, name: str, family_module: str | None) -> str:
     """Say what to use instead, or which of the supported architectures has the nearest name."""
-    stems = {_stem(each): each for each in reversed(ARCHITECTURES)}
+    stems = {_stem(each): each for each in reversed(list(ARCHITECTURES))}
     near = stems[difflib.get_close_matches(_stem(name), stems, 1, cutoff=0.0)[0]]
     instead = f" ({_REASONS[name]})" if name in _REASONS else f"; the nearest that is: {near}"
     where = "" if family_module is None else f", and {family_module} does not have it"

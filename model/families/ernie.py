@@ -1,7 +1,7 @@
 """ERNIE 4.5, dense and mixtures: Llama whose rotary embedding turns interleaved pairs, without biases or with all."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
@@ -40,7 +40,7 @@ def _describe_moe(hf: HfConfig) -> DecoderSpec:
     hf.require("use_bias", False, default=False)
     dense, experts, last = _layer(hf), ExpertsConfig.from_hf(hf, _KEYS), hf.values.get("moe_layer_end_index")
     router = RouterSpec(renormalize=True, bias="choice")
-    shared = None if experts.shared_intermediate_size is None else "plain"
+    shared: Literal["plain"] | None = None if experts.shared_intermediate_size is None else "plain"
     mlp = SparseSpec(router=router, activation=hf.activation(), shared_expert=shared)
     sparse = LayerSpec(attention=dense.attention, mlp=mlp, norm=dense.norm)
     first = hf.optional_count("moe_layer_start_index", least=0) or 0

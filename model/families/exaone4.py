@@ -30,8 +30,8 @@ def _kinds(hf: HfConfig) -> tuple[str, ...]:
     if hf.values.get("layer_types") is not None or hf.optional_count("sliding_window") is None:
         return hf.alternating_types(lambda _: True)
     period = len(pattern) if isinstance(pattern, str) else pattern
-    is_count = isinstance(period, int) and not isinstance(period, bool) and period > 0
-    if not is_count or (isinstance(pattern, str) and pattern != "L" * (len(pattern) - 1) + "G"):
+    is_text = isinstance(pattern, str) and pattern != "L" * (len(pattern) - 1) + "G"
+    if is_text or not isinstance(period, int) or isinstance(period, bool) or period < 1:
         raise ConfigError(f"sliding_window_pattern must be a number of layers, or L… and one G, found {shown(pattern)}")
     return hf.alternating_types(lambda layer: (layer + 1) % period == 0)
 

@@ -57,7 +57,8 @@ class LearnedCurve(Module):
         wide, beta = x.astype(jnp.float32), self.beta[...]
         above = nn.softplus(self.alpha_p[...]) * jnp.square(wide)
         below = (beta + nn.softplus(self.alpha_n[...])) * (jnp.expm1(jnp.minimum(wide, self.eps[...])) - wide)
-        return (jnp.where(wide > 0, above, below) + beta * wide).astype(x.dtype)
+        sums: jax.Array = jnp.where(wide > 0, above, below) + beta * wide
+        return sums.astype(x.dtype)
 
 
 class GatedMLP(Module):

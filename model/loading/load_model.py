@@ -21,6 +21,7 @@ from palladio.model.loading.layout.parameters import Parameters, placement
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.manifest import is_converted
 from palladio.model.loading.orbax_weights import restored_arrays
+from palladio.model.loading.read_back import ReadBack
 from palladio.model.loading.stored_config import LoadFormat
 from palladio.model.loading.stored_weights import stored_arrays
 from palladio.model.weights.scaled import Scaled
@@ -41,6 +42,7 @@ def load_model(
     weights_dtype: DTypeLike | None = None,
     seed: int = 0,
     progress: Progress = lambda done, total: None,
+    reads_back: bool = False,
 ) -> CausalLM:
     """Build the model and fill it.
 
@@ -55,30 +57,37 @@ def load_model(
         weights_dtype: dtype of parameters that are not quantized, whatever the files hold; None: `dtype`.
         seed: seed of dummy weights; the same seed gives the same weights.
         progress: called with (parameters done, parameters in all) after each.
+        reads_back: compare samples of what each device holds with what was read of safetensors or GGUF.
 
     Raises:
         CheckpointError: the files do not hold exactly what the config promises.
+        ReadBackError: a device holds something else than was read.
     """
     layout = TensorLayout.over(config, mesh)
     parameters = Parameters.of(layout, dtype, mesh, kernels, weights_dtype)
+    read_back = ReadBack() if reads_back else None
     if load_format == "dummy":
         arrays = random_arrays(parameters, layout, mesh, seed)
     elif load_format == "orbax" or (load_format == "auto" and is_converted(path)):
         arrays = restored_arrays(path, layout, parameters, mesh)
     else:
-        arrays = stored_arrays(path, layout, parameters, mesh)
+        arrays = stored_arrays(path, layout, parameters, mesh, read_back=read_back)
     loaded, left = [], dict(parameters.by_path)
+    placed: dict[str, jax.Array] = {}
     for done, (name, array) in enumerate(arrays, start=1):
         keys, param = left.pop(name)
         place = placement(param, mesh)
         if isinstance(place, Format):
             array = _mover(place)(array)
         loaded.append((keys, param.replace(array)))
+        placed[name] = array
         progress(done, len(parameters.by_path))
     if left:
         raise CheckpointError(
             f"missing keys in checkpoint {path}: {len(left)} parameters have no values, such as {min(left)}"
         )
+    if read_back is not None:
+        read_back.check(placed)
     model: CausalLM = nnx.merge(parameters.structure, nnx.from_flat_state(loaded))
     return model
 

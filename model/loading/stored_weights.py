@@ -15,22 +15,22 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh
 
 from palladio.model.base.errors import CheckpointError, MissingKeysError
-from palladio.model.base.sharding import ShardingRules
 from palladio.model.config.config import ModelConfig
 from palladio.model.config.registry import find_family
 from palladio.model.config.weight_rules import ExpertStorage, WeightRule
 from palladio.model.config.weight_tables import CACHE_SCALES, CLASSES
 from palladio.model.formats.stored_format import StoredMatrix
 from palladio.model.loading.layout.coverage import covers
-from palladio.model.loading.layout.parameters import Parameters, Slot, known_dtype, known_form, rest_form, scale_form
+from palladio.model.loading.layout.parameters import Parameters, Slot, known_form, scale_form
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.layout.tensor_part import Part
 from palladio.model.loading.layout.weight_transforms import part_of, rows_of_parts
 from palladio.model.loading.load_log import draft_layers, log_load
+from palladio.model.loading.placing import Slices, Target
+from palladio.model.loading.read_back import ReadBack
 from palladio.model.loading.readers.cache_scales import with_plain_names, without_scales
 from palladio.model.loading.readers.checkpoint import Checkpoint
 from palladio.model.loading.readers.safetensors_file import Array
@@ -54,10 +54,6 @@ READERS = 4  # parameters that are read side by side, where they fit
 BUFFER_ALIGNMENT = 64  # bytes; what XLA:CPU asks of a buffer
 
 
-_Bounds = tuple[tuple[int | None, int | None], ...]
-_Slices = dict[_Bounds, Array]
-
-
 @dataclasses.dataclass(frozen=True)
 class Source:
     """The source of a part of a slot.
@@ -72,12 +68,18 @@ class Source:
 
 
 def stored_arrays(
-    path: Path, layout: TensorLayout, parameters: Parameters, mesh: Mesh, only: Collection[str] | None = None
+    path: Path,
+    layout: TensorLayout,
+    parameters: Parameters,
+    mesh: Mesh,
+    only: Collection[str] | None = None,
+    read_back: ReadBack | None = None,
 ) -> Iterator[tuple[str, jax.Array]]:
     """Read a checkpoint, and yield the path and the values of each parameter.
 
     Args:
         only: names of the slots to read; None: all.
+        read_back: gets samples of what is placed.
 
     Raises:
         CheckpointError: the files do not hold exactly what the config promises.
@@ -88,7 +90,7 @@ def stored_arrays(
             matrices = ((slots[name], [source.matrix for source in sources]) for name, sources in plan.items())
             log_load(path, layout.stored, checkpoint, by_name(checkpoint), matrices)
         readers = [
-            _Reader(checkpoint, sources, slots[name], mesh)
+            _Reader(checkpoint, sources, slots[name], mesh, read_back)
             for name, sources in plan.items()
             if only is None or name in only
         ]
@@ -96,50 +98,24 @@ def stored_arrays(
             yield from _in_order(pool, readers)
 
 
-class _Target:
-    """A parameter, and the slices of it that this host's devices need."""
-
-    def __init__(self, path: str, param: nnx.Param, mesh: Mesh) -> None:
-        rules, (self.shape, axes) = ShardingRules(), known_form(param)
-        self.path, self.dtype, self._form = path, known_dtype(param), rest_form(param)
-        self.order = tuple(range(len(self.shape))) if self._form is None else self._form.order
-        indices = rules.sharding(mesh, axes).addressable_devices_indices_map(self.shape)
-        self.slices = {_bounds(index): index for index in indices.values() if index is not None}
-        # A device's slice of the one form is its slice of the other.
-        self._placed_shape = param.shape
-        self._sharding = rules.sharding(mesh, param.get_metadata()["logical_axes"])
-        placed = self._sharding.addressable_devices_indices_map(param.shape)
-        self._read_as = {_bounds(placed[device]): _bounds(index) for device, index in indices.items()}
-        self._own_shape = self._sharding.shard_shape(param.shape)
-        self.num_bytes = math.prod(self._own_shape) * param.dtype.itemsize * len(self.slices)
-
-    def place(self, slices: _Slices) -> jax.Array:
-        """Place the slices on the devices, and wait until they have them."""
-
-        def part(index: tuple[slice, ...] | None) -> Array:
-            own = slices[self._read_as[_bounds(index)]]
-            return own if self._form is None else self._form.laid_on_host(own, self._own_shape)
-
-        array = jax.make_array_from_callback(self._placed_shape, self._sharding, part)
-        array.block_until_ready()
-        return array
-
-
 class _Reader:
     """Reader of one slot: reads all slices of its parameters that this host's devices need."""
 
-    def __init__(self, checkpoint: Checkpoint, sources: list[Source], slot: Slot, mesh: Mesh) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, sources: list[Source], slot: Slot, mesh: Mesh, read_back: ReadBack | None
+    ) -> None:
         self._checkpoint = checkpoint
         self._sources = sources
         self._slot = slot
-        self._targets = [_Target(path, param, mesh) for path, param in slot.params.items()]
+        self._read_back = read_back
+        self._targets = [Target(path, param, mesh) for path, param in slot.params.items()]
         self.num_bytes = sum(target.num_bytes for target in self._targets)
         if isinstance(slot.weight, Scaled):  # whole tensors are read, which may be larger than what is made of them
             read = sum(map(host_bytes, {source.matrix for source in sources}))
             # Numbers of 4 bits are a byte each until they are on the device.
             self.num_bytes = read + self.num_bytes if slot.weight.kind.bits < 8 else max(self.num_bytes, read)
 
-    def read(self) -> list[_Slices]:
+    def read(self) -> list[Slices]:
         """Read the slices of each parameter into host memory. Several readers may read at once."""
         stored = functools.lru_cache(self._stored)
         read = [
@@ -151,10 +127,10 @@ class _Reader:
             self._release(source.matrix)
         return read
 
-    def place(self, read: list[_Slices]) -> Iterator[tuple[str, jax.Array]]:
+    def place(self, read: list[Slices]) -> Iterator[tuple[str, jax.Array]]:
         """Place the parameters on the devices, and yield the path and the values of each."""
         for target, slices in zip(self._targets, read, strict=True):
-            yield target.path, target.place(slices)
+            yield target.path, target.place(slices, self._read_back)
 
     def _stored(self, stored: StoredMatrix) -> tuple[Array, ...]:
         """Read a stored matrix, and return its part of each parameter."""
@@ -174,15 +150,10 @@ class _Reader:
             self._checkpoint.release(tensor)
 
 
-def _bounds(index: tuple[slice, ...] | None) -> _Bounds:
-    assert index is not None, "every device has a part"
-    return tuple((where.start, where.stop) for where in index)
-
-
 def _in_order(pool: concurrent.futures.Executor, readers: list[_Reader]) -> Iterator[tuple[str, jax.Array]]:
     limit = max((reader.num_bytes for reader in readers), default=0)
     waiting = collections.deque(readers)
-    under_way: collections.deque[tuple[_Reader, concurrent.futures.Future[list[_Slices]]]] = collections.deque()
+    under_way: collections.deque[tuple[_Reader, concurrent.futures.Future[list[Slices]]]] = collections.deque()
     num_bytes = 0
     while waiting or under_way:
         while waiting and num_bytes + waiting[0].num_bytes <= limit:
@@ -200,7 +171,7 @@ def _assemble(
     stored: Callable[[StoredMatrix], tuple[Array, ...]],
     sources: list[Source],
     number: int,
-    target: _Target,
+    target: Target,
     index: tuple[slice, ...],
 ) -> Array:
     """Assemble the slice `index` of one parameter of a slot from its sources.

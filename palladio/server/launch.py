@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from palladio.flags.default_model import DEFAULT_MODEL_NAME, default_model_path, larger_model_hint
 from palladio.flags.gpu_memory import gpu_memory
@@ -19,13 +20,15 @@ from palladio.processes.early_signals import BROKEN_PIPE, INTERRUPTED, raise_on_
 from palladio.runtime.folders.private_folder import FOLDER_MODE, make_folder
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.user_dirs import user_data_dir
-from palladio.runtime.interface.errors import ConfigError, FlagErrors, PalladioError
+from palladio.runtime.interface.errors import ConfigError, DeviceTakenError, FlagErrors, PalladioError
 from palladio.runtime.process.engine_child import EarlyEngine
 from palladio.runtime.process.process_transport import ProcessTransport
 from palladio.runtime.telemetry.logs import configure_logging
 from palladio.runtime.text.hub.local_path import local_path
 from palladio.runtime.text.hub.servable_config import check_text_only, glance_at
 from palladio.server.worker_host import WorkerHostRequest, become_worker_host
+
+DEVICE_TAKEN: Final = os.EX_TEMPFAIL  # 75, so that an orchestrator can replace the machine
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +54,8 @@ def launch(
         early: an engine's process that has been started; it has ended when this returns.
 
     Returns:
-        The process's exit code: 0 after a signal, 2 for a wrong flag, 1 when the engine could not start.
+        The process's exit code: 0 after a signal, 2 for a wrong flag, 75 when another process has the device, 1 when
+        the engine could not start for another reason.
     """
     try:
         args = read_command(argv, environment, _check)
@@ -132,12 +136,14 @@ def report_error(error: PalladioError) -> int:
     """Print one line for each thing that is wrong, and give the exit code."""
     for sentence in error.sentences if isinstance(error, FlagErrors) else (str(error),):
         print(f"error: {' '.join(sentence.split())}", file=sys.stderr)  # one line: jax's own words may be many
+    if isinstance(error, DeviceTakenError):
+        return DEVICE_TAKEN
     return 2 if isinstance(error, ConfigError) else 1
 
 
 def run_worker(work: Callable[[], None]) -> int:
-    """A worker process's whole work; returns its exit code: 0, 2 for a flag to change, 1 for any other failure that has
-    a message, 130 after Ctrl-C, 141 if its output is closed."""
+    """A worker process's whole work; returns its exit code: 0, 2 for a flag to change, 75 for a device that another
+    process has, 1 for any other failure that has a message, 130 after Ctrl-C, 141 if its output is closed."""
     raise_on_interrupt()
     try:
         work()

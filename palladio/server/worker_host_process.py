@@ -9,6 +9,7 @@ if __name__ == "__main__":
     end_at_once(INTERRUPTED)  # before what takes seconds to import
 
 import contextlib
+import os
 import sys
 
 import msgspec
@@ -29,4 +30,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # jax would wait for the other hosts, which this one has left

@@ -101,11 +101,12 @@ class EngineCore:
 
         Raises:
             ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong.
+            DeviceTakenError: another process has the device.
             HostLostError: another host did not come.
         """
         hosts = None
         if config.parallel.num_hosts > 1:
-            hosts, config = lead(config, on_fatal)
+            hosts, config = lead(config, on_fatal, on_progress)
         try:
             parts = build_engine_parts(config, on_progress, hosts)
         except BaseException as error:

@@ -34,11 +34,13 @@ class Machine:
     signs: platform as jax names it (cuda, tpu) → the file or command that shows that there is such an accelerator.
     packages: name → version of those installed that matter to jax.
     python: version.
+    files: platform → the device files of the accelerators, which their processes have open.
     """
 
     signs: Mapping[str, str]
     packages: Mapping[str, str]
     python: str = platform.python_version()
+    files: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def look(cls, root: Path = Path("/")) -> Self:
@@ -47,18 +49,20 @@ class Machine:
         Args:
             root: the root of the file system.
         """
-        found = {}
+        found, files = {}, {}
         for name, patterns in _SIGNS.items():
             signs = [path for pattern in patterns for path in sorted(root.glob(pattern.lstrip("/")))]
             if signs:
                 found[name] = f"/{signs[0].relative_to(root)}"
+            files[name] = tuple(str(path) for path in signs if path.is_relative_to(root / "dev"))
         vfio = sorted(root.glob("dev/vfio/[0-9]*"))
         if "tpu" not in found and vfio and _has_tpu_on_pci(root):
-            found["tpu"] = f"/{vfio[0].relative_to(root)}"
+            found["tpu"], files["tpu"] = f"/{vfio[0].relative_to(root)}", tuple(map(str, vfio))
         if "cuda" not in found and (command := shutil.which("nvidia-smi")) is not None:
             found["cuda"] = command
         names = ("jax", "jaxlib", *(name for group in _PACKAGES.values() for name in group))
-        return cls(found, {name: version for name in names if (version := _version(name)) is not None})
+        packages = {name: version for name in names if (version := _version(name)) is not None}
+        return cls(found, packages, files=files)
 
     def package(self, name: str) -> str | None:
         """What jax uses a platform through, if it is installed."""

@@ -1,19 +1,23 @@
 """Which device an engine runs on, and what is said when that is not the one that was meant."""
 
 import contextlib
+import functools
 import logging
 import re
 from collections.abc import Iterator
 
 import jax
+from jax.extend.backend import clear_backends
 
 from palladio.runtime.devices.accelerators import Machine
+from palladio.runtime.devices.device_wait import DeviceWait
+from palladio.runtime.devices.taken_device import TakenDevice
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
 from palladio.runtime.interface.errors import ConfigError
 
 _PLATFORMS, _GPUS, _FLAG = "jax_platforms", "jax_cuda_visible_devices", "--base-gpu-id"
 _BACKEND = re.compile(r"backend '(\w+)'", re.I)
-_UNUSABLE = re.compile(r"Unable to initialize backend '(\w+)'")
+_UNUSABLE = re.compile(r"Unable to initialize backend '(\w+)'(?::\s*(.*))?", re.S)
 
 logger = logging.getLogger("palladio.engine")
 
@@ -24,14 +28,18 @@ def chosen_gpus(parallel: ParallelConfig) -> range | None:
     return range(first, first + count) if first else None
 
 
-def choose_device(name: str, gpu_ids: range | None = None, machine: Machine | None = None) -> jax.Device:
+def choose_device(
+    name: str, gpu_ids: range | None = None, machine: Machine | None = None, wait: DeviceWait | None = None
+) -> jax.Device:
     """The first device of the platform that --device asks for; auto: of the one that jax finds first.
 
     Args:
         gpu_ids: see chosen_gpus.
         machine: None: this one.
+        wait: for a device that another process has; None: do not wait.
 
     Raises:
+        DeviceTakenError: another process still has it.
         ConfigError: there is none, or jax already uses another one in this process; the message says why, and what to
             install or change.
     """
@@ -43,8 +51,7 @@ def choose_device(name: str, gpu_ids: range | None = None, machine: Machine | No
     if gpu_ids is not None:
         jax.config.update(_GPUS, ",".join(map(str, gpu_ids)))
     try:
-        with _quiet_about_others(machine):
-            device = _first_device(name, wanted, machine)
+        device = (wait or DeviceWait()).until_free(functools.partial(_attempt, name, wanted, machine))
         if gpu_ids is not None:
             _check_gpu(device, gpu_ids)
         elif device.platform == "gpu" and gpus_before == "all":  # else its user has chosen them, by jax's own option
@@ -59,20 +66,58 @@ def choose_device(name: str, gpu_ids: range | None = None, machine: Machine | No
     return device
 
 
+def _attempt(name: str, wanted: str, machine: Machine) -> jax.Device | TakenDevice:
+    """The first device, or who has it; after that, jax can look again.
+
+    Raises:
+        ConfigError: see choose_device.
+    """
+    if wanted in ("", "tpu") and machine.package("tpu") is not None:
+        taken = TakenDevice.seen(machine)
+        if taken is not None:
+            return taken
+    try:
+        with _listening(machine) as failures:
+            device = jax.local_devices()[0]
+    except (RuntimeError, AssertionError) as error:  # the latter where it has not even looked for a GPU
+        says = " ".join(str(error).split())
+        taken = TakenDevice.of(says, machine)
+        if taken is None:
+            raise ConfigError(_explain(name, wanted, says, machine)) from error
+        clear_backends()
+        return taken
+    if device.platform == "cpu" and wanted == "":  # jax took it, and only logged why it did not take a better one
+        found = (TakenDevice.of(f"{platform}: {says}", machine) for platform, says in failures.items())
+        taken = next((one for one in found if one is not None), None)
+        if taken is not None:
+            clear_backends()
+            return taken
+    if name != "auto" and device.platform != ("gpu" if wanted == "cuda" else wanted):
+        raise ConfigError(f"--device {name} has no effect: jax already runs on {device.platform} in this process")
+    return device
+
+
 @contextlib.contextmanager
-def _quiet_about_others(machine: Machine) -> Iterator[None]:
-    """Keeps jax from saying that it cannot use a kind of accelerator which this machine has not and jax has no package
-    for."""
+def _listening(machine: Machine) -> Iterator[dict[str, str]]:
+    """Hear what jax says of platforms that do not start. Keeps it from saying that it cannot use a kind of accelerator
+    which this machine has not and jax has no package for. Yields platform → jax's words, in one line."""
+    log = logging.getLogger("jax._src.xla_bridge")
+    level, shown = log.level, log.getEffectiveLevel()
+    failures: dict[str, str] = {}
 
     def is_worth_saying(record: logging.LogRecord) -> bool:
         named = _UNUSABLE.search(record.getMessage())
-        return named is None or named[1] in machine.signs or machine.package(named[1]) is not None
+        if named is not None:
+            failures[named[1]] = " ".join((named[2] or "").split())
+        is_known = named is None or named[1] in machine.signs or machine.package(named[1]) is not None
+        return is_known and record.levelno >= shown
 
-    log = logging.getLogger("jax._src.xla_bridge")
     log.addFilter(is_worth_saying)
+    log.setLevel(min(shown, logging.INFO))  # where jax says of a TPU that it does not start
     try:
-        yield
+        yield failures
     finally:
+        log.setLevel(level)
         log.removeFilter(is_worth_saying)
 
 
@@ -94,16 +139,6 @@ def tell_fallback(device: jax.Device, name: str, machine: Machine | None = None)
     wanted: str = jax.config.values[_PLATFORMS] or ""
     if device.platform == "cpu" and name != "cpu" and not wanted.startswith("cpu"):
         _warn_about_fallback(wanted, Machine.look() if machine is None else machine)
-
-
-def _first_device(name: str, wanted: str, machine: Machine) -> jax.Device:
-    try:
-        device = jax.local_devices()[0]
-    except (RuntimeError, AssertionError) as error:  # the latter where it has not even looked for a GPU
-        raise ConfigError(_explain(name, wanted, " ".join(str(error).split()), machine)) from error
-    if name != "auto" and device.platform != ("gpu" if wanted == "cuda" else wanted):
-        raise ConfigError(f"--device {name} has no effect: jax already runs on {device.platform} in this process")
-    return device
 
 
 def _explain(name: str, wanted: str, says: str, machine: Machine) -> str:

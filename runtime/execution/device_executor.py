@@ -68,6 +68,18 @@ class DeviceExecutor:
         self.state, given = program.run(compiled, state, arrays)
         return given
 
+    def lend(self, programs: StepPrograms) -> "DeviceExecutor":
+        """Make an executor of other programs on this one's state, which may not be used until `take_back`.
+
+        Args:
+            programs: of the same state.
+        """
+        return DeviceExecutor(self.state, programs)
+
+    def take_back(self, borrower: "DeviceExecutor") -> None:
+        """Go on with the state that the borrower's programs have left."""
+        self.state = borrower.state._replace(head=self.state.head, all_allowed=self.state.all_allowed)
+
     def reset_state(self) -> None:
         """Makes everything but the weights anew: an error has left it undefined. Every request must start over."""
         self._on_call(None, ())

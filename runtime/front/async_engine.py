@@ -16,7 +16,7 @@ from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.front.control.supervisor import RestartBudget, Supervisor
 from palladio.runtime.front.launch_inputs import load_tokenizer, resolve_config
 from palladio.runtime.front.requests.crash_dump import CrashDumper
-from palladio.runtime.front.requests.engine_protocol import EngineState, FastPath, not_ready
+from palladio.runtime.front.requests.engine_protocol import EngineState, FastPath, not_ready, shut_down
 from palladio.runtime.front.requests.intake import RequestIntake
 from palladio.runtime.front.requests.payloads import PayloadStore
 from palladio.runtime.front.requests.request_table import RequestTable
@@ -125,21 +125,22 @@ class AsyncEngine:
 
         Raises:
             ConfigError: a flag or the checkpoint is wrong.
+            DeviceTakenError: another process has the device.
             EngineDeadError: the engine could not start for another reason.
         """
         await self._settled.wait()
         if self._phase == "dead" and self._failure is not None:
-            raise (ConfigError if self._failure.config else EngineDeadError)(self._failure.message)
+            raise self._failure.error()
 
     async def wait_dead(self) -> None:
         """Return when the engine is dead for good, before requests fail."""
         await self._dead.wait()
 
     async def shutdown(self, drain_seconds: float = 0.0) -> None:
-        """Refuses new requests, gives the running ones `drain_seconds`, aborts the rest, ends the engine.
+        """Refuses new requests, gives the running ones `drain_seconds`, fails the rest, ends the engine.
 
         While the engine is being restarted that goes on, as long as requests wait for it. A second call cuts a first
-        one short.
+        one short, and aborts what runs.
         """
         is_second, self._draining = self._draining, True
         if self._phase != "dead" and drain_seconds > 0:
@@ -151,7 +152,10 @@ class AsyncEngine:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        await self.abort(None)
+        if is_second:
+            await self.abort(None)
+        else:
+            self._abort(self._streams.fail_unfinished(shut_down(drain_seconds)))
         starts = self._phase in ("starting", "restarting")
         await self._transport.stop(_STOP_TIMEOUT_STARTING if starts or is_second else _STOP_TIMEOUT)
         self._die(EngineFailed("the engine was shut down", config=False))

@@ -8,27 +8,34 @@ from collections.abc import Callable
 import jax
 
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus
+from palladio.runtime.devices.device_wait import DeviceWait
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.parallel_config import ParallelConfig
-from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError, DeviceTakenError, HostLostError
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.multihost.config_digest import config_digest
-from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker, Rendezvous
+from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker
+from palladio.runtime.multihost.host_check import Rendezvous
 from palladio.runtime.multihost.links import listen
 
 _MAX_SILENCE = 60.0  # seconds without a word after which a host is lost; --watchdog-timeout may be less
 _JAX_HEARTBEAT = 7 * 24 * 3600  # seconds: its own way to find a lost host ends the process without a word
 
 
-def lead(config: EngineConfig, on_lost: Callable[[str], None]) -> tuple[HostCoordinator, EngineConfig]:
+def lead(
+    config: EngineConfig, on_lost: Callable[[str], None], on_progress: Callable[[LoadProgress], None] = lambda _: None
+) -> tuple[HostCoordinator, EngineConfig]:
     """Host 0: waits for the others. Before this, jax must not have looked for devices. Returns the links to them, and
     the config with what is the same on all hosts.
 
     Args:
         on_lost: see HostCoordinator.
+        on_progress: hears of a wait for this host's device.
 
     Raises:
         ConfigError: a port is taken, a host was started differently, or has another rank than its devices.
-        HostLostError: one does not come.
+        DeviceTakenError: another process has this host's device.
+        HostLostError: one does not come, or cannot use its device.
     """
     rendezvous = rendezvous_of(config)
     if rendezvous.rank > 0:
@@ -41,25 +48,32 @@ def lead(config: EngineConfig, on_lost: Callable[[str], None]) -> tuple[HostCoor
         coordinator = int(reserved.getsockname()[1])
         leader = HostCoordinator.meet(rendezvous, {"coordinator": coordinator, "random_seed": seed}, on_lost)
     try:
-        _initialize(rendezvous, coordinator, config)
-    except ConfigError as error:
-        leader.close(str(error))
+        wait = DeviceWait(config.execution.device_wait, on_progress, leader.tell_wait)
+        _initialize(rendezvous, coordinator, config, wait)
+    except (ConfigError, DeviceTakenError) as error:
+        culprit = leader.waiting_host()
+        leader.close(culprit or f"host 0 could not start: {error}")
+        if culprit is not None and isinstance(error, ConfigError):  # such as jax's time-out, which follows from it
+            raise HostLostError(culprit) from error
         raise
     return leader, _with_seed(config, seed)
 
 
-def join(config: EngineConfig, on_end: Callable[[str], None]) -> tuple[HostWorker, EngineConfig]:
+def join(
+    config: EngineConfig, on_end: Callable[[str], None], on_progress: Callable[[LoadProgress], None] = lambda _: None
+) -> tuple[HostWorker, EngineConfig]:
     """Another host: goes to host 0. Returns its link, and the config with what host 0 decided.
 
     Raises:
-        ConfigError, HostLostError: as `lead`.
+        ConfigError, DeviceTakenError, HostLostError: as `lead`.
     """
     rendezvous = rendezvous_of(config)
     worker, welcome = HostWorker.meet(rendezvous, on_end)
     try:
-        _initialize(rendezvous, int(welcome["coordinator"]), config)
-    except ConfigError as error:
-        worker.fail(str(error))
+        wait = DeviceWait(config.execution.device_wait, on_progress, worker.tell_wait)
+        _initialize(rendezvous, int(welcome["coordinator"]), config, wait)
+    except (ConfigError, DeviceTakenError) as error:
+        worker.fail(str(error), ends_itself=True)
         raise
     return worker, _with_seed(config, int(welcome["random_seed"]))
 
@@ -83,12 +97,14 @@ def _with_seed(config: EngineConfig, seed: int) -> EngineConfig:
     return dataclasses.replace(config, execution=dataclasses.replace(config.execution, random_seed=seed))
 
 
-def _initialize(rendezvous: Rendezvous, port: int, config: EngineConfig) -> None:
+def _initialize(rendezvous: Rendezvous, port: int, config: EngineConfig, wait: DeviceWait) -> None:
     """
     Args:
         config: which devices to use; jax looks for them here.
+        wait: for them.
 
     Raises:
+        DeviceTakenError: another process has the device.
         ConfigError: there is no such device, or libtpu numbers the hosts otherwise.
     """
     host = rendezvous.address[0]
@@ -107,7 +123,7 @@ def _initialize(rendezvous: Rendezvous, port: int, config: EngineConfig) -> None
         raise ConfigError(
             f"--nnodes {rendezvous.num_hosts}: jax.distributed could not connect the hosts: {error}"
         ) from error
-    choose_device(config.execution.device, chosen_gpus(config.parallel))
+    choose_device(config.execution.device, chosen_gpus(config.parallel), wait=wait)
     if (jax.process_index(), jax.process_count()) != (rendezvous.rank, rendezvous.num_hosts):
         raise ConfigError(
             f"--node-rank {rendezvous.rank} with --nnodes {rendezvous.num_hosts} does not match the devices: this is "

@@ -17,7 +17,7 @@ _OWN = frozenset(
         *("model_path", "tokenizer_path", "download_dir", "compilation_cache_dir", "crash_dump_folder"),
         *("node_rank", "base_gpu_id", "dist_init_addr", "dist_coordinator_port", "dist_timeout", "watchdog_timeout"),
         "soft_watchdog_timeout",
-        *("health_timeout", "max_engine_restarts", "decode_log_interval", "random_seed"),
+        *("device_wait", "health_timeout", "max_engine_restarts", "decode_log_interval", "random_seed"),
     }
 )
 _FILES = ("config.json", "model.safetensors.index.json", "palladio_checkpoint.json")  # as a whole

@@ -5,7 +5,6 @@ jax's own meeting would end the process. Afterwards each watches the links to fi
 """
 
 import contextlib
-import dataclasses
 import logging
 import queue
 import socket
@@ -15,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from palladio.runtime.interface.errors import ConfigError, HostLostError
-from palladio.runtime.multihost.links import Frame, Heartbeat, HostArray, Link, accept, connect, differences, listen
+from palladio.runtime.multihost.host_check import HostCheck, Rendezvous
+from palladio.runtime.multihost.links import Frame, Heartbeat, HostArray, Link, connect, listen
 
 _LOSS_SECONDS = 5.0  # in which a closed link is noticed, after a program has failed for want of the host behind it
 _GOODBYE_SECONDS = 5.0  # for the others to end: jax's service, which they are connected to, lives in host 0
@@ -23,25 +23,6 @@ _GOODBYE_SECONDS = 5.0  # for the others to end: jax's service, which they are c
 OnLost = Callable[[str], None]
 
 logger = logging.getLogger("palladio.engine")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Rendezvous:
-    """What a host knows of the meeting.
-
-    Attributes:
-        rank: of this host. num_hosts: that are expected, this one included.
-        address: of host 0: name and port.
-        timeout: seconds that hosts wait for each other. silence: seconds without a word after which one is lost.
-        config_digest: name → value of what has to be the same everywhere.
-    """
-
-    rank: int
-    num_hosts: int
-    address: tuple[str, int]
-    timeout: float
-    silence: float
-    config_digest: Mapping[str, str]
 
 
 class HostCoordinator:
@@ -63,6 +44,7 @@ class HostCoordinator:
         self._values: dict[int, queue.SimpleQueue[int | None]] = {rank: queue.SimpleQueue() for rank in links}
         self._is_over = False
         self._lock = threading.Lock()
+        self._waits: dict[int, str] = {}  # rank → who has the device that the host waits for
         self._loss = ""  # the message for `on_lost`; empty: no host is lost
         self._has_reported = threading.Event()
         self._heartbeat = Heartbeat(links.values(), silence, self._lose)
@@ -93,7 +75,7 @@ class HostCoordinator:
                 "free port"
             ) from error
         with listener:
-            links = _HostCheck(rendezvous).receive(listener)
+            links = HostCheck(rendezvous).receive(listener)
         for link in links.values():
             link.send(Frame({"kind": "welcome", **welcome}))
         return cls(links, rendezvous.silence, on_lost)
@@ -152,6 +134,18 @@ class HostCoordinator:
             self._has_reported.wait()
             raise HostLostError(self._loss)
 
+    def tell_wait(self, why: str) -> None:
+        """Note who has the device that host 0 waits for; "": it waits no more."""
+        self._note_wait(0, why)
+
+    def waiting_host(self) -> str | None:
+        """Name a host that waits for its device, and why: where others fail meanwhile, that is the cause."""
+        for rank, why in sorted(self._waits.items()):
+            if why:
+                name = self._links[rank].name if rank else "host 0"
+                return f"{name} cannot use its device: {why}"
+        return None
+
     def close(self, message: str = "") -> None:
         """End the other hosts and wait a few seconds for that.
 
@@ -185,14 +179,24 @@ class HostCoordinator:
                 frame = link.receive()
                 if frame.kind == "value":
                     self._values[rank].put(int(frame.head["value"]))
+                elif frame.kind == "waiting":
+                    self._note_wait(rank, str(frame.head["message"]))
                 elif frame.kind == "failed":
                     return self._lose(link, str(frame.head["message"]))
         except (EOFError, OSError, ValueError):
             self._lose(link, "it closed the connection")
         return None
 
+    def _note_wait(self, rank: int, why: str) -> None:
+        self._waits[rank] = why
+        if why and rank:
+            logger.warning("%s waits for its device: %s", self._links[rank].name, why)
+
     def _lose(self, link: Link, why: str) -> None:
         message = f"connection to {link.name} lost: {why}"
+        culprit = self.waiting_host()
+        if culprit is not None and not culprit.startswith(link.name):
+            message = f"{culprit} ({message})"
         with self._lock:
             if self._is_over or self._loss:
                 return
@@ -205,67 +209,6 @@ class HostCoordinator:
             values.put(None)
 
 
-class _HostCheck:
-    """Lets the other hosts in."""
-
-    def __init__(self, rendezvous: Rendezvous) -> None:
-        self._rendezvous = rendezvous
-        self._links: dict[int, Link] = {}
-        self._problem = ""
-
-    def receive(self, listener: socket.socket) -> dict[int, Link]:
-        rendezvous = self._rendezvous
-        deadline = time.monotonic() + rendezvous.timeout
-        host, port = rendezvous.address
-        others = rendezvous.num_hosts - 1
-        logger.info("Host 0 listens on %s:%d and waits for %d more host%s", host, port, others, "s" * (others > 1))
-        accept(listener, deadline, self._admits, wanted=lambda: 0 if self._problem else others - len(self._links))
-        if self._problem:
-            self._refuse_all(self._problem)
-            raise ConfigError(self._problem)
-        missing = [rank for rank in range(1, rendezvous.num_hosts) if rank not in self._links]
-        if missing:
-            names = ", ".join(map(str, missing))
-            message = (
-                f"host{'s' * (len(missing) > 1)} {names} of {rendezvous.num_hosts} did not connect to {host}:{port} "
-                f"within {rendezvous.timeout:g} s (--dist-timeout); start the same command there with --node-rank "
-                f"{names}"
-            )
-            self._refuse_all(message)
-            raise HostLostError(message)
-        return dict(sorted(self._links.items()))
-
-    def _admits(self, frame: Frame, link: Link) -> bool:
-        if frame.kind != "hello":
-            return False
-        rendezvous, head = self._rendezvous, frame.head
-        rank = int(head["rank"])
-        link.is_to(f"host {rank} ({head['name']}, {link.address})")
-        if head["num_hosts"] != rendezvous.num_hosts:
-            problem = f"--nnodes is {rendezvous.num_hosts} on host 0 and {head['num_hosts']} on {link.name}"
-        elif different := differences(rendezvous.config_digest, head["config_digest"]):
-            problem = f"host 0 and {link.name} have different settings: {'; '.join(different)}"
-        elif rank in self._links and self._links[rank].is_open():
-            problem = f"--node-rank {rank} was given to {self._links[rank].name} and to {link.name}"
-        else:
-            logger.info("%s connected", link.name)
-            self._links[rank] = link
-            return True
-        self._problem = problem
-        _refuse(link, problem)
-        return False
-
-    def _refuse_all(self, message: str) -> None:
-        for link in self._links.values():
-            _refuse(link, message)
-
-
-def _refuse(link: Link, message: str) -> None:
-    with contextlib.suppress(OSError):
-        link.send(Frame({"kind": "refused", "message": message}))
-    link.close()
-
-
 class HostWorker:
     """Another host's end.
 
@@ -276,9 +219,10 @@ class HostWorker:
     def __init__(self, link: Link, silence: float, on_end: OnLost) -> None:
         self._link = link
         self._on_end = on_end
+        self._ends_itself = False
         self._calls: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._values: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._heartbeat = Heartbeat([link], silence, lambda _, why: on_end(f"connection to host 0 lost: {why}"))
+        self._heartbeat = Heartbeat([link], silence, lambda _, why: self._end(f"connection to host 0 lost: {why}"))
         self._listener = threading.Thread(target=self._listen, name="palladio-host-0", daemon=True)
         self._listener.start()
 
@@ -342,10 +286,24 @@ class HostWorker:
         host 0 knows by name."""
         self._listener.join(_LOSS_SECONDS)
 
-    def fail(self, message: str) -> None:
-        """Report to host 0 that this host ends, and why."""
+    def fail(self, message: str, *, ends_itself: bool = False) -> None:
+        """Report to host 0 that this host ends, and why.
+
+        Args:
+            ends_itself: with an exit code of its own, whatever host 0 answers.
+        """
+        self._ends_itself = ends_itself
         with contextlib.suppress(OSError):
             self._link.send(Frame({"kind": "failed", "message": message}))
+
+    def tell_wait(self, why: str) -> None:
+        """Report to host 0 who has the device that this host waits for; "": it waits no more."""
+        with contextlib.suppress(OSError):
+            self._link.send(Frame({"kind": "waiting", "message": why}))
+
+    def _end(self, message: str) -> None:
+        if not self._ends_itself:
+            self._on_end(message)
 
     def _listen(self) -> None:
         try:
@@ -358,8 +316,8 @@ class HostWorker:
                 elif frame.kind == "stop":
                     self._heartbeat.stop()
                     self._link.close()
-                    return self._on_end(str(frame.head["message"]))
+                    return self._end(str(frame.head["message"]))
         except (EOFError, OSError, ValueError):
             self._heartbeat.stop()
-            self._on_end("connection to host 0 lost: it closed the connection")
+            self._end("connection to host 0 lost: it closed the connection")
         return None

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.errors import ConfigError, HostLostError, InvalidRequestError, OverloadedError
+from palladio.runtime.interface.errors import (
+    ConfigError,
+    DeviceTakenError,
+    HostLostError,
+    InvalidRequestError,
+    OverloadedError,
+    ReadBackError,
+)
 from palladio.runtime.interface.messages.calls import (
     AbortRequests,
     ConfigureProcess,
@@ -113,8 +120,8 @@ def run_engine(
 
     try:
         core = create_core(config, emit, end_lost)
-    except (ConfigError, HostLostError) as error:
-        emit(EngineFailed(str(error), config=isinstance(error, ConfigError)))
+    except (ConfigError, DeviceTakenError, HostLostError, ReadBackError) as error:
+        emit(EngineFailed.of(error))
         return
     except Exception as error:
         logger.exception("The engine could not start")

@@ -14,7 +14,7 @@ from palladio.http.security.callers import CONTROL_PATHS, OPEN_PATHS
 from palladio.http.server import KEEP_ALIVE
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.errors import TABLE
-from palladio.model.config.registry import ARCHITECTURES
+from palladio.model.config.architectures import ARCHITECTURES
 from palladio.runtime.devices.accelerators import _INSTALL
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.hub.catalogue import catalogue

@@ -8,6 +8,7 @@ from tests.faults.docs_faults import DOCS_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.feature_faults import FEATURE_FAULTS
 from tests.faults.model_faults import MODEL_FAULTS
+from tests.faults.start_faults import START_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 QUEUE = (_SCHEDULING + "policy/test_waiting_queue.py",)
@@ -369,4 +370,5 @@ FAULTS = (
     *DOCS_FAULTS,
     *MODEL_FAULTS,
     *FEATURE_FAULTS,
+    *START_FAULTS,
 )

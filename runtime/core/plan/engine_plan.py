@@ -27,6 +27,7 @@ from palladio.runtime.core.plan.sizing import EngineLimits, joined_passes
 from palladio.runtime.core.plan.state_sizing import with_states
 from palladio.runtime.core.plan.stores import Stores
 from palladio.runtime.devices.device_choice import choose_device, chosen_gpus, tell_fallback
+from palladio.runtime.devices.device_wait import DeviceWait
 from palladio.runtime.execution.compiled.compile_monitor import CompileMonitor
 from palladio.runtime.execution.compiled.out_of_memory import compile_advice
 from palladio.runtime.execution.compiled.persistent_cache import use_persistent_cache
@@ -36,6 +37,7 @@ from palladio.runtime.execution.compiled.program_store import ProgramStore
 from palladio.runtime.execution.programs.program import ProgramKey, StaticModel
 from palladio.runtime.execution.state.device_state import DeviceShape, Weights
 from palladio.runtime.interface.config.config import EngineConfig
+from palladio.runtime.interface.messages.engine_state import LoadProgress
 from palladio.runtime.scheduling.batch.buckets import Buckets
 
 PROBE_PAGES = 64  # of the KV cache for which the programs' workspace is measured: it does not depend on their number
@@ -73,17 +75,21 @@ class EnginePlan:
         config: EngineConfig,
         agree: Callable[[int], int] = lambda value: value,
         around_late_build: AroundBuild[ProgramKey] = lambda key: contextlib.nullcontext(),
+        on_progress: Callable[[LoadProgress], None] = lambda progress: None,
     ) -> Self:
         """
         Args:
             agree: gives the smallest of all hosts' values; each has another amount of free memory.
             around_late_build: see ProgramCache.
+            on_progress: hears of a wait for the device.
 
         Raises:
+            DeviceTakenError: another process has the device.
             ConfigError: a flag or the model's config is wrong, or the device is too small.
         """
         execution = config.execution
-        device = choose_device(execution.device, chosen_gpus(config.parallel))
+        wait = DeviceWait(execution.device_wait, on_progress)
+        device = choose_device(execution.device, chosen_gpus(config.parallel), wait=wait)
         tell_fallback(device, execution.device)
         use_persistent_cache(execution.cache_url or execution.cache_path())
         monitor = CompileMonitor()

@@ -36,10 +36,11 @@ def compile_ahead(config: EngineConfig) -> None:
             config, execution=dataclasses.replace(config.execution, compilation_cache_dir="")
         )  # what comes from there cannot be exported
     source = resolve_source(config.source, needs_weights=False)
-    design = EnginePlan.of(dataclasses.replace(config, source=source))
+    display = ProgressDisplay()
+    design = EnginePlan.of(dataclasses.replace(config, source=source), on_progress=display.update)
     for line in design.plan.table():
         logger.info(line)
-    display, built, start = ProgressDisplay(), design.programs.built, time.perf_counter()
+    built, start = design.programs.built, time.perf_counter()
     keys = built.declared
     try:
         design.programs.build(keys, lambda: display.update(LoadProgress("compile", len(built), len(keys))))

@@ -32,7 +32,7 @@ def run_host_worker(config: EngineConfig, on_progress: Callable[[LoadProgress], 
         HostLostError: host 0, or another one, is not there.
     """
     config = dataclasses.replace(config, source=resolve_source(config.source))
-    worker, config = join(config, _end)
+    worker, config = join(config, _end, on_progress)
     try:
         built = build_executor(config, on_progress, worker.smallest, CallListener(Activity(), None))
         built.warm_up.go_on()

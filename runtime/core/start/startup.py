@@ -19,12 +19,15 @@ from palladio.runtime.core.plan.memory import MemoryPlan
 from palladio.runtime.core.plan.memory_log import Memory, log_loaded
 from palladio.runtime.core.plan.state_sizing import describe_snapshots
 from palladio.runtime.core.start.build_scheduler import build_scheduler
+from palladio.runtime.core.start.first_answer import compare_first_answer
 from palladio.runtime.core.start.installation import find_conflicts
 from palladio.runtime.core.start.limits import ready_of
 from palladio.runtime.core.start.startup_log import describe_engine, log_limits, log_pool
 from palladio.runtime.core.start.warmup import WarmUp, describe_set
 from palladio.runtime.core.weights.model_memory import ModelMemory, Order
 from palladio.runtime.core.weights.weight_loader import WeightLoader
+from palladio.runtime.devices.accelerators import Machine
+from palladio.runtime.devices.taken_device import TakenDevice
 from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory, step_advice
 from palladio.runtime.execution.device_executor import DeviceExecutor, ignore_call
 from palladio.runtime.execution.model_runner import ModelRunner
@@ -32,7 +35,7 @@ from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.grammar.checker import GrammarChecker
 from palladio.runtime.grammar.compiler import GrammarCompiler, json_format_of, load_backend, load_settings
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError, DeviceTakenError
 from palladio.runtime.interface.messages.engine_state import EngineReady, LoadProgress, WeightsSize
 from palladio.runtime.interface.messages.engine_stats import MemoryReport
 from palladio.runtime.multihost.coordinator import HostCoordinator
@@ -111,10 +114,12 @@ def build_executor(
 
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
+        DeviceTakenError: another process has the device.
+        ReadBackError: a device holds other weights than the files.
     """
     for conflict in find_conflicts():
         logger.warning(conflict)
-    design = EnginePlan.of(config, agree, listener.building)
+    design = EnginePlan.of(config, agree, listener.building, on_progress)
     logger.info(describe_engine(design))
     if design.shape.page_groups.has_states:
         logger.info(describe_snapshots(design.shape, design.model.architecture))
@@ -125,7 +130,7 @@ def build_executor(
         logger.info(line)
     logger.info(describe_set(design.programs))
     warm_up = WarmUp(design, on_progress)
-    with warm_up.building(), _explaining_exhaustion(design.plan):
+    with warm_up.building(), _explaining_exhaustion(design):
         model = _load(design, on_progress)
         size = WeightsSize(num_parameters(model), sum(weight_bytes(model).values()))
         _, weights = flatten_model(model)
@@ -167,7 +172,9 @@ def build_engine_parts(
     eos_ids = list(design.model.eos_token_ids)
     order = built.warm_up.order if hosts is None else None  # all hosts build in the same one
     runner = ModelRunner(built.executor, eos_ids, is_lazy=design.compile == "lazy", order=order)
-    ready = ready_of(design, built.warm_up.seconds, built.weights)
+    ready = dataclasses.replace(
+        ready_of(design, built.warm_up.seconds, built.weights), degraded=_check_answer(config, design, runner, hosts)
+    )
     pages = design.plan.num_pages, design.shape.page_groups
     scheduler = build_scheduler(config, design.limits, runner.buckets(), *pages, design.seed, ready.embedding)
     log_limits(design)
@@ -183,6 +190,14 @@ def build_engine_parts(
     return EngineParts(ready, scheduler, runner, built.memory, grammars, activity, memory, tell)
 
 
+def _check_answer(config: EngineConfig, design: EnginePlan, runner: ModelRunner, hosts: HostCoordinator | None) -> str:
+    """What is wrong with a first answer; "": nothing, or it is not to be checked."""
+    if hosts is not None or not config.execution.checks_start(design.device.platform):
+        return ""
+    answer = compare_first_answer(config, design, runner)
+    return "" if answer is None else answer.problem
+
+
 def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> CausalLM:
     before, start = Memory.now(), time.perf_counter()
     logger.info("Load weight begin. avail mem=%.2f GB", before.available)
@@ -196,21 +211,32 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Ca
         kernels=design.kernels,
         seed=design.seed,
         progress=lambda done, total: on_progress(LoadProgress("load", done, total)),
+        reads_back=design.config.execution.checks_start(design.device.platform),
     )
     log_loaded(model, design.dtypes, design.model.architecture, before, time.perf_counter() - start)
     return model
 
 
 @contextlib.contextmanager
-def _explaining_exhaustion(plan: MemoryPlan) -> Iterator[None]:
+def _explaining_exhaustion(design: EnginePlan, machine: Machine | None = None) -> Iterator[None]:
+    """
+    Raises:
+        DeviceTakenError: the GPU has too little memory, and another process has it open.
+        ConfigError: a device has too little memory.
+    """
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise ConfigError(
-            f"out of memory while loading the model; {step_advice(plan.report, plan.total_tokens)}. XLA error: {error}"
-        ) from error
+        plan, shared = design.plan, TakenDevice.shared_gpu(Machine.look() if machine is None else machine)
+        advice = step_advice(plan.report, plan.total_tokens)
+        if design.device.platform == "gpu" and shared is not None:
+            raise DeviceTakenError(
+                f"out of memory while loading the model, and {shared.describe()}: stop that process, or leave it its "
+                f"part of the memory with --mem-fraction-static; {advice}. XLA error: {error}"
+            ) from error
+        raise ConfigError(f"out of memory while loading the model; {advice}. XLA error: {error}") from error
 
 
 def _check_workspace(plan: MemoryPlan, memory: MemoryReport) -> None:

@@ -17,7 +17,7 @@ from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.core.plan.memory import DeviceMemory
 from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory
 from palladio.runtime.execution.state.device_state import Weights
-from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, MissingKeysError
+from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, MissingKeysError, ReadBackError
 from palladio.runtime.multihost.config_digest import model_hash
 
 # What another checkpoint of the same model may say otherwise: how it is stored, and what the front has read already.
@@ -128,12 +128,13 @@ class WeightLoader:
                 load_format=load_format,
                 kernels=design.kernels,
                 seed=design.seed,
+                reads_back=design.config.execution.checks_start(design.device.platform),
             )
             _, weights = flatten_model(loaded)
             jax.block_until_ready(weights)
         except MissingKeysError as error:
             raise _partial(path, error) from error
-        except ConfigError as error:
+        except (ConfigError, ReadBackError) as error:
             raise InvalidRequestError(str(error)) from error
         except OSError as error:
             raise InvalidRequestError(f"cannot read the weights in {path}: {error}") from error

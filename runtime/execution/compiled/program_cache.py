@@ -79,6 +79,10 @@ class ProgramCache(Generic[Key]):
         self.refused: Key | None = None
         self._errors: dict[Key, str] = {}  # of programs that steps asked for
 
+    def sibling(self) -> "ProgramCache[Key]":
+        """Make an empty set of programs, built when they are asked for, with counts of its own."""
+        return ProgramCache(self._monitor)
+
     def add(self, key: Key, jitted: Any, *args: Any) -> None:
         """Args: the jitted function, and its arguments (arrays or jax.ShapeDtypeStruct)."""
         assert key not in self._declared, f"{key} is added twice"

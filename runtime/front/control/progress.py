@@ -13,6 +13,7 @@ from palladio.runtime.interface.messages.engine_state import LoadProgress
 
 _LINE_INTERVAL = 5.0  # seconds between two log lines
 _PHASES = {
+    "device": ("Waiting for the device", "seconds"),
     "download": ("Downloading", "B"),
     "load": ("Loading weights", "tensors"),
     "compile": ("Compiling programs", "programs"),

@@ -152,6 +152,15 @@ class EngineClient(Protocol):
         ...
 
 
+def shut_down(drain_seconds: float) -> EngineNotReadyError:
+    """Why a request ends whose server is told to stop before the request is done."""
+    return EngineNotReadyError(
+        f"the server is shutting down, and this request did not end within the {drain_seconds:g} s of --drain-timeout; "
+        "send it again: another server, or this one's successor, will answer it",
+        retry_after=5.0,
+    )
+
+
 def not_ready(engine: EngineClient) -> EngineDeadError | EngineNotReadyError:
     """Why an engine whose state is not "ready" takes no requests."""
     if engine.state == "dead":

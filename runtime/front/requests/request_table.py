@@ -260,6 +260,13 @@ class RequestTable:
             stream.fail(error)
         self._samples.clear()
 
+    def fail_unfinished(self, error: PalladioError) -> list[str]:
+        """Fail the streams that have not ended, after what they have."""
+        failed = [stream for stream, _ in self._kept()]
+        for stream in failed:
+            stream.fail(error)
+        return [engine_id for stream in failed for engine_id in self._drop(stream)]
+
     def fail_served(self, error: EngineDeadError) -> tuple[int, int]:
         """Fail streams after a crash, before the engine is started again: streams that have had output, requests that
         were in too many crashes, and lines of batches, whose crashes their batch counts. Returns how many these are,

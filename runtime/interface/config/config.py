@@ -120,6 +120,7 @@ class EngineConfig:
         if survival.max_engine_restarts < 0:
             raise ConfigError(f"--max-engine-restarts must be ≥ 0, got {survival.max_engine_restarts}")
         for flag, seconds in (
+            ("--device-wait", self.execution.device_wait),
             ("--watchdog-timeout", survival.watchdog_timeout),
             ("--health-timeout", survival.health_timeout),
         ):

@@ -18,6 +18,12 @@ class ExecutionConfig:
 
     Attributes:
         device: Platform to run on. auto: the first one that jax finds. cuda and gpu are the same.
+        device_wait: Seconds that the start waits for a TPU or GPU which another process has. Then it ends with exit
+            code 75.
+        start_check: Check of a start's result: samples of the weights, read back from each device, must be those of the
+            files, else the start fails; and the log-probabilities of a first answer must be those of the portable
+            implementation on the same device, else the log has a warning with numbers, and /health says "degraded".
+            auto: on TPUs and GPUs. The first answer is not checked with several hosts.
         attention_backend: Attention kernels. auto: chosen by platform and model. tpu, gpu_triton and gpu_mosaic (Hopper
             GPUs): Pallas kernels, which run interpreted, and slowly, on any other device. cpu_native: C++, see
             --cpu-kernels. xla: the portable implementation. reference: plain jnp, for tests.
@@ -49,6 +55,8 @@ class ExecutionConfig:
     """
 
     device: Literal["auto", "tpu", "gpu", "cuda", "cpu"] = "auto"
+    device_wait: float = 60.0
+    start_check: Literal["auto", "always", "never"] = "auto"
     attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "cpu_native", "xla", "reference"] = "auto"
     cpu_kernels: Literal["auto", "native", "xla"] = "auto"
     compilation_cache_dir: str | None = None
@@ -69,6 +77,10 @@ class ExecutionConfig:
         """Where compiled programs are kept, if that is a URL."""
         place = self.compilation_cache_dir
         return place if place is not None and "://" in place else None
+
+    def checks_start(self, platform: str) -> bool:
+        """Whether a start on this platform, as jax names it, is checked."""
+        return self.start_check == "always" or (self.start_check == "auto" and platform != "cpu")
 
     def cache_path(self, environment: Mapping[str, str] = _NO_ENVIRONMENT) -> Path | None:
         """Where compiled programs are kept; None: nowhere, or at a URL.

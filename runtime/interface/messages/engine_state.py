@@ -1,7 +1,9 @@
 """What the engine sends by itself: progress of the start, its limits, that it is busy, or that it failed."""
 
 import dataclasses
+from typing import Self
 
+from palladio.runtime.interface.errors import ConfigError, DeviceTakenError, EngineDeadError, PalladioError
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 
@@ -11,7 +13,7 @@ class LoadProgress:
     """Start-up progress, for the log and /ready; with --compile background it goes on while requests are served.
 
     Attributes:
-        phase: "download" (bytes), "load" (tensors) or "compile" (programs).
+        phase: "device" (seconds of --device-wait), "download" (bytes), "load" (tensors) or "compile" (programs).
         done, total: counts within the phase.
         eta_seconds: that the rest of the phase will take, if it goes on as it did; None: too early to say.
     """
@@ -52,6 +54,7 @@ class EngineReady:
         embeds: the rows that it takes in the place of token embeddings; None: none (--enable-input-embeds).
         longest_request: tokens that fit the pool if a request is alone; None: as many as max_total_tokens. It is more
             where layers have windows, because these keep the newest tokens only.
+        degraded: what the check of the start found wrong, though the engine serves; "": nothing.
     """
 
     context_length: int
@@ -76,6 +79,7 @@ class EngineReady:
     longest_request: int | None = None
     embeds: EmbedsSpec | None = None
     weights: WeightsSize = WeightsSize()
+    degraded: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,10 +88,24 @@ class EngineFailed:
 
     Attributes:
         message: one line for the user; config: the cause is a flag or the checkpoint, not a defect.
+        device: another process has the device.
     """
 
     message: str
     config: bool
+    device: bool = False
+
+    @classmethod
+    def of(cls, error: PalladioError) -> Self:
+        """What a start says that an error has ended."""
+        is_config, is_device = isinstance(error, ConfigError), isinstance(error, DeviceTakenError)
+        return cls(str(error), config=is_config, device=is_device)
+
+    def error(self) -> ConfigError | DeviceTakenError | EngineDeadError:
+        """The error of a start that failed so."""
+        if self.device:
+            return DeviceTakenError(self.message)
+        return (ConfigError if self.config else EngineDeadError)(self.message)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -97,6 +97,15 @@ def test_ready(http: httpx.Client, engine: FakeEngine) -> None:
     assert engine.calls[0].params.max_tokens == 1
 
 
+def test_what_the_check_of_the_start_found_is_in_the_health(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.degraded = "the first answer differs by 3.4"
+    for path in ("/health", "/ready"):
+        answer = http.get(path)
+        assert (answer.status_code, answer.json()) == (200, {"state": "ready", "degraded": engine.degraded})
+    engine.state = "draining"
+    assert http.get("/health").json() == {"state": "draining"}
+
+
 def test_health_generate_times_out(http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palladio.http.routes.routes_admin.HEALTH_TIMEOUT", 0.05)
     engine.first_delay = 5

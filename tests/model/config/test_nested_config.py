@@ -11,9 +11,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from palladio.model.base.errors import ConfigError
+from palladio.model.config.architectures import ARCHITECTURES
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.config.nested_config import TEXT_MODELS
-from palladio.model.config.registry import ARCHITECTURES
 from tests.model.driver import Driver, load
 from tests.model.make_goldens import prompts
 from tests.tiny_model import make_checkpoint, tiny_config, write_json

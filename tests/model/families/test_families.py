@@ -18,9 +18,10 @@ from palladio.model import families
 from palladio.model.base.errors import CheckpointError, ConfigError
 from palladio.model.base.module import Context
 from palladio.model.base.sharding import make_mesh
+from palladio.model.config.architectures import ARCHITECTURES
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.config.family import Family
-from palladio.model.config.registry import ARCHITECTURES, find_family
+from palladio.model.config.registry import find_family
 from palladio.model.layers.norm import Norm, key_norm, query_norm
 from palladio.model.layers.rope import Rotations, inverse_frequencies
 from palladio.model.loading.layout.parameters import Parameters

@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from palladio.model.base.errors import ConfigError
+from palladio.model.config.architectures import ARCHITECTURES
 from palladio.model.config.config import ModelConfig
 from palladio.model.config.nested_config import TEXT_MODELS
-from palladio.model.config.registry import ARCHITECTURES
 from tests.many_devices import call_with_devices
 from tests.model.driver import Driver, greedy, load, numbers
 from tests.model.make_goldens import prompts

@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 from palladio.model.base.errors import CheckpointError
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.loading import orbax_weights
+from palladio.model.loading.readers.tensor_names import EMBEDDING, HEAD
 from palladio.model.loading.stored_config import agree_with_weights
-from palladio.model.loading.stored_weights import EMBEDDING, HEAD
 from tests.model.driver import Driver, load
 from tests.model.make_goldens import prompts
 from tests.tiny_model import make_checkpoint, tiny_config, tiny_weights, to_bfloat16, write_json

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from palladio.model.base.errors import CheckpointError
 from palladio.model.functional import flatten_model, unflatten_model
-from palladio.model.loading.stored_weights import EMBEDDING, HEAD
+from palladio.model.loading.readers.tensor_names import EMBEDDING, HEAD
 from tests.model.driver import load, numbers
 from tests.model.safetensors_writer import write_safetensors
 from tests.tiny_model import make_checkpoint, tiny_config, tiny_weights, to_bfloat16, write_json

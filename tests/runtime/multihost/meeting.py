@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker, Rendezvous
+from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker
+from palladio.runtime.multihost.host_check import Rendezvous
 
 CONFIG_DIGEST = {"palladio": "1", "--page-size": "16"}
 

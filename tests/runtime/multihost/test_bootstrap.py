@@ -22,7 +22,7 @@ def told(monkeypatch):
     """Rank and jax's port of each host, and whether the port was free when jax was to listen on it."""
     found = []
 
-    def initialize(rendezvous, port, device):
+    def initialize(rendezvous, port, config, wait):
         is_free = rendezvous.rank > 0
         if not is_free:
             with socket.create_server((rendezvous.address[0], port)):

@@ -14,7 +14,8 @@ from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError, HostLostError
 from palladio.runtime.multihost import coordinator, links
-from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker, Rendezvous
+from palladio.runtime.multihost.coordinator import HostCoordinator, HostWorker
+from palladio.runtime.multihost.host_check import Rendezvous
 from palladio.runtime.multihost.links import Frame
 from tests.runtime.multihost.meeting import CONFIG_DIGEST, Ends, Group, free_address, group, invite
 
@@ -284,3 +285,45 @@ def test_a_frame_is_what_was_sent():
     found = Frame.decode(frame.encode())
     assert found.head == frame.head
     np.testing.assert_array_equal(found.arrays[0], frame.arrays[0])
+
+
+def await_waiting(leader, *, is_waiting):
+    deadline = time.monotonic() + 10.0
+    while (leader.waiting_host() is not None) != is_waiting:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_host_that_waits_for_its_device_is_named_where_another_one_fails_for_it():
+    with group(num_hosts=3) as hosts:
+        hosts.members[0].tell_wait("process 4711 (python) has /dev/vfio/0 open")
+        await_waiting(hosts.leader, is_waiting=True)
+        hosts.members[1].fail("DEADLINE_EXCEEDED: Barrier timed out")
+        message = hosts.ends[0].wait()
+        assert message.startswith("host 1 (")
+        assert "process 4711 (python) has /dev/vfio/0 open" in message
+
+
+def test_a_host_that_waits_no_more_is_not_named():
+    with group(num_hosts=3) as hosts:
+        for why in ("process 4711 has it", ""):
+            hosts.members[0].tell_wait(why)
+            await_waiting(hosts.leader, is_waiting=bool(why))
+        hosts.members[1].fail("broken")
+        assert hosts.ends[0].wait().startswith("connection to host 2 (")
+        assert hosts.leader.waiting_host() is None
+
+
+def test_host_0_knows_that_it_waits_itself():
+    with group() as hosts:
+        hosts.leader.tell_wait("process 4711 has it")
+        hosts.members[0].fail("DEADLINE_EXCEEDED")
+        assert hosts.ends[0].wait().startswith("host 0 cannot use its device: process 4711 has it")
+
+
+def test_a_host_that_ends_by_itself_keeps_its_exit_code():
+    with group() as hosts:
+        hosts.members[0].fail("process 4711 has /dev/vfio/0 open", ends_itself=True)
+        assert "process 4711" in hosts.ends[0].wait()
+        hosts.members[0].await_end()
+        assert hosts.ends[1].messages == []

@@ -13,9 +13,10 @@ import pytest
 
 from palladio.model.base.errors import CheckpointError
 from palladio.model.base.sharding import make_abstract_mesh, make_mesh
+from palladio.model.config.architectures import ARCHITECTURES
 from palladio.model.config.config import ModelConfig
 from palladio.model.config.family import Family
-from palladio.model.config.registry import ARCHITECTURES, find_family
+from palladio.model.config.registry import find_family
 from palladio.model.config.weight_rules import WeightRule
 from palladio.model.loading import stored_weights
 from palladio.model.loading.layout.coverage import covers

@@ -43,7 +43,7 @@ def executor(monkeypatch):
         executor=executor, design=None, warm_up=SimpleNamespace(go_on=lambda: executor.told.put("ready"))
     )
     monkeypatch.setattr(host_worker, "build_executor", lambda config, on_progress, agree, listener: built)
-    monkeypatch.setattr(bootstrap, "_initialize", lambda invitation, port, device: None)
+    monkeypatch.setattr(bootstrap, "_initialize", lambda invitation, port, config, wait: None)
     monkeypatch.setattr(links, "BEAT_SECONDS", 0.05)
     return executor
 

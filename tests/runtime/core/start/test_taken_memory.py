@@ -1,0 +1,49 @@
+"""A GPU whose memory another process holds: it is named where loading the model finds too little."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from palladio.runtime.core.start import startup
+from palladio.runtime.devices.accelerators import Machine
+from palladio.runtime.interface.errors import ConfigError, DeviceTakenError
+
+EXHAUSTED = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes."
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """One with a GPU that another process has open."""
+    file = tmp_path / "nvidia0"
+    file.touch()
+    code = f"file = open({str(file)!r}); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield Machine({"cuda": str(file)}, {}, files={"cuda": (str(file),)}), process.pid
+        process.kill()
+
+
+@pytest.mark.parametrize(("platform", "error"), [("gpu", DeviceTakenError), ("cpu", ConfigError)])
+def test_the_process_that_holds_the_memory_is_named(machine, monkeypatch, platform, error):
+    monkeypatch.setattr(startup, "step_advice", lambda *_: "lower --mem-fraction-static")
+    shown, pid = machine
+    plan = SimpleNamespace(report=None, total_tokens=0)
+    design = SimpleNamespace(device=SimpleNamespace(platform=platform), plan=plan)
+    with pytest.raises(error, match="--mem-fraction-static") as raised, startup._explaining_exhaustion(design, shown):
+        raise jax.errors.JaxRuntimeError(EXHAUSTED)
+    assert (f"process {pid} (" in str(raised.value)) == (platform == "gpu")
+
+
+def test_where_no_other_process_is_on_the_gpu_the_flags_are_to_blame(machine, monkeypatch):
+    monkeypatch.setattr(startup, "step_advice", lambda *_: "lower --mem-fraction-static")
+    design = SimpleNamespace(device=SimpleNamespace(platform="gpu"), plan=SimpleNamespace(report=None, total_tokens=0))
+    alone = Machine({"cuda": os.devnull}, {})
+    with pytest.raises(ConfigError), startup._explaining_exhaustion(design, alone):
+        raise jax.errors.JaxRuntimeError(EXHAUSTED)
