@@ -49,9 +49,8 @@ class EngineCore:
         activity: what the thread is at; a compilation during a step is noted here.
 
     Args:
-        profiler: what `start_profile` and `stop_profile` ask.
+        profiler: what `start_profile` and `stop_profile` ask; hosts: the others, if there are several.
         observers: watch the steps; see `with_observers` for the usual ones.
-        hosts: the others, if there are several.
     """
 
     def __init__(
