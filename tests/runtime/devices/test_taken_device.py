@@ -98,10 +98,10 @@ def busy_files(monkeypatch):
     busy: set[str] = set()
     opened = os.open
 
-    def fake(file, *flags):
+    def fake(file, *arguments, **options):
         if file in busy:
             raise OSError(errno.EBUSY, "Device or resource busy")
-        return opened(os.devnull, *flags)
+        return opened(os.devnull if file in VFIO else file, *arguments, **options)
 
     monkeypatch.setattr(os, "open", fake)
     return busy
