@@ -195,12 +195,11 @@ class FakeEngine:
             raise EngineNotReadyError(f"the engine is {self.state}")
         if self.refuse is not None:
             raise self.refuse
-        request_id, received = request.scoped_id, request.received
+        request_id, received, prompt_ids = request.scoped_id, request.received, request.prompt_ids
         if request_id in self._running:
             raise InvalidRequestError(f"a request with id {request_id!r} is already running", param="request_id")
-        prompt_ids, params = request.prompt_ids, LengthLimit.of(self.info).fit(request)
+        params, options = LengthLimit.of(self.info).fit(request), request.options.resolve(self.config.scheduler)
         self._check(prompt_ids, params)
-        options = request.options.resolve(self.config.scheduler)
         if self.refuse_in_queue is not None:
             raise self._refusal(request_id, prompt_ids, received, self.refuse_in_queue)
         self.calls.append(call := Call(request_id, prompt_ids, params, options, received, request.media))
@@ -247,8 +246,7 @@ class FakeEngine:
         return error
 
     def _check(self, prompt_ids: list[int], params: SamplingParams) -> None:
-        vocab_size = self.info.vocab_size
-        if not all(0 <= i < vocab_size for i in [*prompt_ids, *params.logit_bias, *params.stop_token_ids]):
+        if not {*prompt_ids, *params.logit_bias, *params.stop_token_ids} <= set(range(self.info.vocab_size)):
             raise InvalidRequestError("token id out of the vocabulary", param="prompt")
         room = self.info.context_length - len(prompt_ids)
         if room < 0 or (room == 0 and params.max_tokens != 0):
