@@ -151,8 +151,15 @@ STATES: dict[str, State] = {
         "Python's log is one a process",
         "tests/palladio/test_logs.py::test_our_lines_stay_as_they_are_beside_the_http_servers",
     ),
-    "runtime/telemetry/logs.py:configure_logging setLevel": State(
-        "as above", "as above", "tests/palladio/test_logs.py::test_our_lines_stay_as_they_are_beside_the_http_servers"
+    "runtime/telemetry/logs.py:set_log_level setLevel": State(
+        "the command line, and an operator's request",
+        "Python's log is one a process",
+        "tests/palladio/test_logs.py::test_our_lines_stay_as_they_are_beside_the_http_servers",
+    ),
+    "runtime/telemetry/process_settings.py:configure_process gc.freeze": State(
+        "an operator's request",
+        "what is loaded stays",
+        "tests/http/routes/test_process.py::test_garbage_is_collected_in_both_processes",
     ),
     "runtime/telemetry/watchdog.py:Watchdog._run faulthandler.dump_traceback_later": State(
         "an engine with a process of its own, alone",

@@ -35,9 +35,9 @@ def rendered(
     params = room.fit(request)
     most = room.limit - len(request.prompt_ids)
     if most < (params.max_tokens or 1):
-        message = "The input ({size} tokens) leaves room for {most} tokens of output in {what} ({limit} tokens). "
         raise ContextLengthError.of(
-            message + "Send a shorter prompt, or lower {param}.",
+            "The input ({size} tokens) leaves room for {most} tokens of output in {what} ({limit} tokens). Send a "
+            "shorter prompt, or lower {param}.",
             param="max_tokens",
             size=len(request.prompt_ids),
             most=max(0, most),

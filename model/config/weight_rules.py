@@ -97,6 +97,7 @@ class WeightRule:
         transform: turns the tensor into the parameter, or into its part of a fused one.
         storage: the rule holds only where experts are stored this way; None: always.
         inputs_first: the matrix has its inputs before its outputs where it is stored plainly.
+        either_way: or after them, where its shape says so.
     """
 
     name: str
@@ -104,6 +105,7 @@ class WeightRule:
     transform: Transform
     storage: ExpertStorage | None = None
     inputs_first: bool = False
+    either_way: bool = False
 
 
 def layer_rules(

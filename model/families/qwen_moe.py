@@ -55,8 +55,9 @@ def _describe(hf: HfConfig, attention: AttentionSpec, keys: ExpertKeys, *, renor
 
 
 _WEIGHTS = (*DECODER_WEIGHTS, *EXPERTS)
-_VL_WEIGHTS = tuple(  # experts of a layer are one tensor, their inputs first
-    dataclasses.replace(rule, inputs_first=rule.storage == "stacked") for rule in _WEIGHTS
+_VL_WEIGHTS = tuple(  # experts of a layer are one tensor, their inputs first; transformers 5 writes them last
+    dataclasses.replace(rule, inputs_first=rule.storage == "stacked", either_way=rule.storage == "stacked")
+    for rule in _WEIGHTS
 )
 _QWEN3 = {"num_key_value_heads": 4, "max_position_embeddings": 32768}
 

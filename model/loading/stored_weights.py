@@ -243,8 +243,8 @@ def _plan(path: Path, layout: TensorLayout, parameters: Parameters, checkpoint: 
                 continue
             used.update(matrix.names)
             part = part_of(rule.transform, known_form(slots[param].values)[0], layout, expert)
-            if matrix.is_transposed and matrix.shape != part.file_shape == matrix.tensors[0].shape:
-                matrix = found[name] = find_matrix(name, left, config.quantization)  # stored as others store it
+            if rule.either_way and matrix.is_transposed and matrix.shape != part.file_shape == matrix.tensors[0].shape:
+                matrix = found[name] = find_matrix(name, left, config.quantization)
                 assert matrix is not None
             shapes = matrix.shape, part.file_shape
             if shapes[0] != shapes[1]:

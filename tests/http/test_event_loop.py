@@ -100,7 +100,7 @@ def test_a_large_chat_is_tokenized_beside_the_threads_of_templates(
     assert len({planning, rendering, encoding}) == 3
 
 
-@pytest.mark.parametrize(("place", "name"), [(ChatRun, "_read"), (routes_chat, "_choice")])
+@pytest.mark.parametrize(("place", "name"), [(ChatRun, "_read"), (routes_chat, "chat_choice")])
 def test_long_answers(
     http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
 ) -> None:

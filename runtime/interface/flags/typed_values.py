@@ -16,7 +16,7 @@ def typed_value(typed: str, hint: Any, words: Sequence[str]) -> Any:
 
     Args:
         typed: the flag, as an error is to name it.
-        hint: the field's annotation: bool, int, float, str, a Literal of strings, a tuple of one of these, or a union.
+        hint: the field's annotation: bool, int, float, str, a Literal of strings or integers, a tuple of one of these, or a union.
 
     Raises:
         ConfigError: there is no word or there are too many, or a word has the wrong type. The message names the flag,
@@ -50,7 +50,7 @@ def _switch(typed: str, words: Sequence[str]) -> bool:
 def _scalar(typed: str, kind: Any, word: str) -> Any:
     if typing.get_origin(kind) is typing.Literal:
         check_choice(typed, kind, word)
-        return word
+        return next(option for option in typing.get_args(kind) if str(option) == word)
     if kind is str:
         return word
     try:

@@ -50,7 +50,7 @@ def test_comments_before_the_first_event_and_between_events(
     url = serve(sse_keep_alive_interval=INTERVAL)
     engine.reply, engine.first_delay, engine.delay = "Hi", 5 * INTERVAL, 3 * INTERVAL
     answer = ask(url, path, body)
-    assert 5 <= comments(answer) <= 12
+    assert comments(answer) >= 5
     assert b"finish" in answer.content or b"end_turn" in answer.content or b"response.completed" in answer.content
     if not body.get("background"):
         assert answer.content.startswith(COMMENT)

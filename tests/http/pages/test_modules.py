@@ -48,7 +48,7 @@ def test_the_page_names_every_module_that_it_loads() -> None:
 def test_the_page_has_words_for_each_phase_of_a_start() -> None:
     phases = re.findall(r'"(\w+)" \(', (LoadProgress.__doc__ or "").partition("phase:")[2].partition("\n")[0])
     words = page_files()["chat/server.js"].content.decode().partition("const what = {")[2].partition("}")[0]
-    assert re.findall(r"(\w+):", words) == phases == ["download", "load", "compile"]
+    assert re.findall(r"(\w+):", words) == phases == ["device", "download", "load", "compile"]
 
 
 def test_vendored_files_are_those_that_are_named() -> None:

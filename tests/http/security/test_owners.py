@@ -99,6 +99,14 @@ OWNED: dict[str, Row] = {  # "METHOD path", and behind # the field of the body t
     "POST /v1/responses/input_tokens#input": Row(
         new_item, lambda c, i: c.post("/v1/responses/input_tokens", json={"input": [ITEM | {"id": i}]}), "msg_0"
     ),
+    "POST /v1/responses/render#previous_response_id": Row(
+        new_response,
+        lambda c, i: c.post("/v1/responses/render", json={"input": "and?", "previous_response_id": i}),
+        RESPONSE,
+    ),
+    "POST /v1/responses/render#input": Row(
+        new_item, lambda c, i: c.post("/v1/responses/render", json={"input": [ITEM | {"id": i}]}), "msg_0"
+    ),
     "GET /v1/requests/{request_id}/explain": Row(
         new_request, lambda c, i: c.get(f"/v1/requests/{i}/explain"), "0" * 32
     ),
@@ -119,7 +127,9 @@ NOT_OWNED = {
         f"POST {path}#{field}": "the request's own"
         for path, fields in {
             "/v1/chat/completions": ("rid", "request_id"),
+            "/v1/chat/completions/batch": ("rid", "request_id"),
             "/v1/completions": ("rid", "request_id"),
+            "/pooling": ("rid", "request_id"),
             "/v1/embeddings": ("rid", "request_id"),
             "/v1/chat/completions/render": ("rid", "request_id"),
             "/v1/completions/render": ("rid", "request_id"),

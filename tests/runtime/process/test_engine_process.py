@@ -121,6 +121,7 @@ def test_codec_to_engine(message):
                     16,
                     1,
                     b"\x00\x01",
+                    "eos",
                     RequestTimes(1.0, 2.0, None, 3.0),
                 ),
                 TokenOutput("c", [], finish=FinishReason("stop", matched="x")),

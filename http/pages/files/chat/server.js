@@ -98,6 +98,11 @@ export class Server {
 
 function described({ state, phase, done, total }) {
   const word = words[state] ?? state ?? "not ready";
-  const what = { download: "downloading", load: "loading weights", compile: "compiling" }[phase];
+  const what = {
+    device: "waiting for the device",
+    download: "downloading",
+    load: "loading weights",
+    compile: "compiling",
+  }[phase];
   return total && what ? `${word}: ${what}, ${Math.floor((100 * done) / total)} %` : word;
 }
