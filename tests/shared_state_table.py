@@ -159,7 +159,7 @@ STATES: dict[str, State] = {
     "runtime/telemetry/process_settings.py:configure_process gc.freeze": State(
         "an operator's request",
         "what is loaded stays",
-        "tests/http/routes/test_process.py::test_garbage_is_collected_in_both_processes",
+        "tests/http/routes/test_process.py::test_settings_of_a_process",
     ),
     "runtime/telemetry/watchdog.py:Watchdog._run faulthandler.dump_traceback_later": State(
         "an engine with a process of its own, alone",

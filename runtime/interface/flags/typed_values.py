@@ -16,7 +16,8 @@ def typed_value(typed: str, hint: Any, words: Sequence[str]) -> Any:
 
     Args:
         typed: the flag, as an error is to name it.
-        hint: the field's annotation: bool, int, float, str, a Literal of strings or integers, a tuple of one of these, or a union.
+        hint: the field's annotation: bool, int, float, str, a Literal of strings or integers, a tuple of
+            one of these, or a union.
 
     Raises:
         ConfigError: there is no word or there are too many, or a word has the wrong type. The message names the flag,
