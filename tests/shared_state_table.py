@@ -159,7 +159,7 @@ STATES: dict[str, State] = {
     "runtime/telemetry/process_settings.py:configure_process gc.freeze": State(
         "an operator's request",
         "what is loaded stays",
-        "tests/http/routes/test_process.py::test_settings_of_a_process",
+        "tests/http/routes/test_process.py::test_objects_of_a_process_are_frozen",
     ),
     "runtime/telemetry/watchdog.py:Watchdog._run faulthandler.dump_traceback_later": State(
         "an engine with a process of its own, alone",

@@ -2,6 +2,8 @@
 
 import gc
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,16 @@ def test_settings_of_a_process() -> None:
     assert logging.getLogger("httpx").level == logging.ERROR
     configure_process(logging.DEBUG, freeze_gc=False)
     assert logging.getLogger("httpx").level == logging.WARNING
+
+
+def test_objects_of_a_process_are_frozen() -> None:
+    """In a process of its own: what is frozen here would stay so."""
+    program = (
+        "import gc; from palladio.runtime.telemetry.process_settings import configure_process as configure; "
+        "configure(None, freeze_gc=True); print(gc.get_freeze_count())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) > 0
 
 
 def test_settings_of_the_tokenizer(http: httpx.Client, serve: Serve, engine: FakeEngine, tmp_path: Path) -> None:
