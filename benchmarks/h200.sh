@@ -2,7 +2,6 @@
 # Everything that is measured on an H200, in one call of less than 8 minutes; arguments go to h200.py.
 # Needs a Python ($PYTHON, else python3) with jax and its CUDA plugin, flax and transformers; torch for the peers. What
 # else h200_wheels.sh has put into wheels/ is unpacked into a folder of its own.
-# `palladio doctor --kernels` runs first, and its report lies beside the results.
 #   benchmarks/h200.sh                     results under $OUT, else benchmarks/results; h200_plot.py draws them
 #   benchmarks/h200.sh --only kernels      one part, or some; with --cache DIR (from the repository's root), a later
 #                                          call finds what one has compiled
@@ -21,8 +20,6 @@ if compgen -G 'wheels/*.whl' >/dev/null; then
     export PYTHONPATH="$PYTHONPATH:$site"  # last: what is installed there comes first
   fi
 fi
-# First whether the kernels are right there: figures of wrong ones are worth nothing.
-"$python" -m palladio doctor --kernels --report "$out/palladio-kernels.json" || echo "doctor: something is wrong" >&2
 case ${1-} in
   smoke) "$python" benchmarks/gpu/gpu_smoke.py --out "$out" "${@:2}" ;;
   flags) "$python" benchmarks/serving/compare_flags.py --model 0.5b --turns 2 --json "$out/flags.json" ;;
