@@ -90,7 +90,7 @@ def test_extras_and_drivers_are_those_that_the_start_names() -> None:
     rows = [[cell.strip() for cell in line.split("|")] for line in section.splitlines() if "`" in line]
     table = {cells[2].strip("`"): cells[4] for cells in rows if len(cells) == 6 and cells[1]}
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert table.keys() | {"object-store", "otel", "postgres", "ray"} == extras.keys()
+    assert table.keys() | {"cache-url", "object-store", "otel", "postgres", "ray"} == extras.keys()
     assert table["cuda13"].split()[0] in _INSTALL["cuda"]
 
 

@@ -52,6 +52,8 @@ CURL = {
     UPDATE: r'\{"success":true,.*"message":"Succeeded to update model weights\.".*\}',
     ("docs/api/chat.md", "Chat completions"): CHAT,
     ("docs/api/chat.md", "Completions"): r'\{"id":.*"text":".+',
+    ("docs/api/chat.md", "Several conversations"): r'\{"id":.*"index":1.*',
+    ("docs/api/chat.md", "Progress of a prompt"): r'(?s)data: \{.*"prompt_progress":.*data: \[DONE\]\n\n',
     ("docs/api/chat.md", "Streams"): r"(?s)(data: \{.+\}\n\n){2,}data: \[DONE\]\n\n",
     ("docs/api/responses.md", "Responses"): r'\{"id":"resp_.*"output_text".*',
     ("docs/api/anthropic.md", "Anthropic's messages"): r'\{"id":"msg_.*"text":".+',

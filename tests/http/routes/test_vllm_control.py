@@ -115,6 +115,7 @@ def test_aborting(http: httpx.Client, engine: FakeEngine, in_thread: Callable[..
     wait_until(lambda: len(engine.calls) == 3)
     assert ok(http.post("/reset_prefix_cache")) == {"success": False}
     assert ok(http.post("/abort_requests", json={"request_ids": ["a", "none"]})) == {"status": "aborted", "aborted": 1}
+    assert running[0]().status_code == 200, "it has ended, so the next call does not count it"
     assert ok(http.post("/abort_requests")) == {"status": "aborted", "aborted": 2}
     reasons = {answer().json()["choices"][0]["finish_reason"] for answer in running}
     assert reasons == {"abort"}
