@@ -161,11 +161,13 @@ class ModelFacts:
     @functools.cached_property
     def reasoning(self) -> ReasoningFamily | None:
         """How the model reasons; None: it is not known to."""
+        family: ReasoningFamily | None
         if self.response is not None:
-            return self.response.family(self.template.variables(self.tokenizer))
-        source = self.template.source(self.tokenizer)
-        traits = ModelTraits(self.engine.source.model_path, self.info.model_type, source)
-        family = choose_family(self.config.reasoning_parser, traits)
+            family = self.response.family(self.template.variables(self.tokenizer))
+        else:
+            source = self.template.source(self.tokenizer)
+            traits = ModelTraits(self.engine.source.model_path, self.info.model_type, source)
+            family = choose_family(self.config.reasoning_parser, traits)
         if family is None or self.config.empty_answer == "close":
             return family
         return dataclasses.replace(family, answers=False)
@@ -192,9 +194,9 @@ class ModelFacts:
         family = self.reasoning
         if not self.config.enable_strict_thinking or family is None:
             return ()
-        marks = (mark for mark in self.tool_format.special if mark not in family.borders)
-        found = (self.tokenizer.encode(mark, add_special_tokens=False) for mark in marks)
-        return tuple(ids[0] for ids in found if len(ids) == 1)
+        marks = (mark for mark in self.tool_format.special if not any(mark in border for border in family.borders))
+        found = map(self.tokenizer.added_id, marks)
+        return tuple(mark for mark in found if mark is not None)
 
     @property
     def takes_tools(self) -> bool:

@@ -25,6 +25,7 @@ Event = list[str]  # "reasoning" or "content" and a text; "call", name, argument
 
 _NICE = 5  # the server and the engine go first
 _LOAD_SECONDS = 10.0
+_MAX_REASON = 200  # characters of an error for the log
 _MAX_MEMORY = 1 << 30  # bytes of address space over what is there
 
 
@@ -82,8 +83,8 @@ def _answers(
         try:
             found = parser.finalize()[1] if message["ends"] else parser.feed(message["text"])
             events = translation.events(found)
-        except ValueError:  # a call that cannot be read: what comes after it has no certain field
-            yield {"failed": True}
+        except Exception as error:  # noqa: BLE001 - such as a call that cannot be read: what follows has no certain field
+            yield {"failed": f"{type(error).__name__}: {error}"[:_MAX_REASON]}
             return
         yield {"events": events, "held": translation.num_unread + len(parser._buffer) - parser._pos}
 
@@ -100,16 +101,13 @@ class EventTranslation:
         self._space = ""  # white space that may be the end of a region
         self._has_text = False
         self._raw: list[str] = []
+        self.num_unread = 0
         self._seen: set[str] = set()
-
-    @property
-    def num_unread(self) -> int:
-        return sum(map(len, self._raw))
 
     def skip(self, events: list[dict[str, Any]]) -> None:
         """Take the events of the prompt: a region that it leaves open goes on in the sample."""
         self.events(events)
-        self._raw.clear()
+        self._clear_raw()
 
     def events(self, found: list[dict[str, Any]]) -> list[Event]:
         written: list[Event] = []
@@ -117,15 +115,20 @@ class EventTranslation:
             kind, name = event["type"], event["field"]
             if kind == "region_open":
                 self._space, self._has_text = "", False
-                self._raw.clear()
+                self._clear_raw()
             elif kind == "region_chunk" and not self._is_streamed(name):
                 self._raw.append(event["text"])
+                self.num_unread += len(event["text"])
             elif kind == "region_chunk":
                 written += self._text(name, event["text"])
             else:
                 written += self._closed(name, event["value"])
-                self._raw.clear()
+                self._clear_raw()
         return written
+
+    def _clear_raw(self) -> None:
+        self._raw.clear()
+        self.num_unread = 0
 
     def _is_streamed(self, name: str) -> bool:
         field = self._fields[name]
@@ -152,7 +155,11 @@ class EventTranslation:
     def _closed(self, name: str, value: Any) -> list[Event]:
         if name == CALLS_FIELD:
             raw = "".join(self._raw)
-            return [["call", *call, raw] for call in _calls(value)] or [["content", raw]]
+            calls = _calls(value)
+            if len(calls) < 2:
+                return [["call", *call, raw] for call in calls] or [["content", raw]]
+            texts = (json.dumps(one, ensure_ascii=False) for one in value)  # the region's own would come once a call
+            return [["call", *call, text] for call, text in zip(calls, texts, strict=True)]
         if self._is_streamed(name):
             return []
         return self._written(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

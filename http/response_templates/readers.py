@@ -188,7 +188,10 @@ class SampleReader:
         answer: dict[str, Any] | None = json.loads(line) if line else None
         if answer is None:
             logger.warning("The response template does not read a piece of an answer within %g s", self._cpu)
-        return None if answer is None or "failed" in answer else answer
+        elif "failed" in answer:
+            logger.warning("The response template does not read an answer: %s", answer["failed"])
+            return None
+        return answer
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         connection = await asyncio.to_thread(self._readers.connect, self._spec)

@@ -202,7 +202,7 @@ def _add_control(router: APIRouter, context: Context) -> None:
         """Aborts the caller's requests, by request id or all; an unknown id may have just ended, and is no error."""
         if not body.rid and not body.abort_all:
             raise InvalidRequestError("give rid, or abort_all: true", param="rid")
-        engine_ids = context.running.engine_ids(caller, None if body.abort_all else body.rid)
+        engine_ids = context.running.engine_ids(caller, None if body.abort_all or body.rid is None else (body.rid,))
         return {"aborted": sum([await engine.abort(engine_id) for engine_id in engine_ids])}
 
 

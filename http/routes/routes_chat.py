@@ -17,7 +17,7 @@ from palladio.http.generation.usage import closed_fields, finish_fields
 from palladio.http.generation.whole import answer_size
 from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.wire.errors import ErrorBody, route_path
-from palladio.http.wire.missing_routes import INSTEAD
+from palladio.http.wire.missing_routes import instead_of
 from palladio.http.wire.protocol_chat import ChatRequest
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 
@@ -88,7 +88,7 @@ def stored_router(_context: Context) -> APIRouter:
     @router.delete("/v1/chat/completions/{completion_id}")
     @router.get("/v1/chat/completions/{completion_id}/messages")
     async def one_completion(request: Request, completion_id: str) -> Response:
-        if route_path(request.scope) in INSTEAD:  # another server's route, no id
+        if instead_of(route_path(request.scope)) is not None:  # another server's route, no id
             raise HTTPException(404)
         message = f"no stored chat completion {completion_id[:256]!r}: this server stores none, even with store: true"
         return ErrorBody(404, message, "completion_id", code="completion_not_found").response()

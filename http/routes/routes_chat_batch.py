@@ -11,6 +11,7 @@ from fastapi import Response
 from palladio.http.chat.chat_run import ChatAnswer, ChatRun
 from palladio.http.generation.context import Call, Context, Endpoint
 from palladio.http.generation.logprobs import prompt_logprobs
+from palladio.http.generation.output_stream import check_samples, stop_patterns
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import check_num_prompts, numbered_ids
 from palladio.http.generation.usage import Usage
@@ -33,6 +34,9 @@ async def _complete(context: Context, call: Call, body: BatchChatRequest) -> Res
     check_num_prompts(len(body.messages), "messages")
     name = request_name(body, call.request_id)
     prepared = await _prepare(context, call.detached(), body, name)
+    requests = [run.request for _, run in prepared]
+    check_samples(requests)
+    stop_patterns(requests)
     answers = await call.wait(_collect([run for _, run in prepared]))
     warnings = _joined([run.warnings for _, run in prepared])
 

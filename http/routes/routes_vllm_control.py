@@ -101,8 +101,7 @@ def _add_others(router: APIRouter, context: Context) -> None:
         caller: CallerOf, body: Annotated[AbortRequestsBody, Depends(JsonBody(AbortRequestsBody, is_optional=True))]
     ) -> dict[str, Any]:
         """Aborts requests of the caller: those with these ids, or without ids all. Unknown ids may have just ended."""
-        names: list[str | None] = [*(body.request_ids or ())] or [None]
-        engine_ids = {name for given in names for name in context.running.engine_ids(caller, given)}
+        engine_ids = context.running.engine_ids(caller, body.request_ids or None)
         return {"status": "aborted", "aborted": sum([await context.engine.abort(name) for name in engine_ids])}
 
 

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -346,16 +346,17 @@ class RequestsById:
         finally:
             del self._requests[key]
 
-    def engine_ids(self, caller: Caller, request_id: str | None) -> list[str]:
+    def engine_ids(self, caller: Caller, request_ids: Collection[str] | None) -> set[str]:
         """Return the engine's ids of the caller's requests.
 
         Args:
-            request_id: a request's, or that of one of its prompts; None: all requests.
+            request_ids: ids of requests, or of one of their prompts; None: all requests.
         """
-        return [
+        asked = None if request_ids is None else {*request_ids}
+        return {
             request.scoped_id
             for (owner, name), requests in self._requests.items()
             if caller.may_see(owner)
             for request in requests
-            if request_id in (None, name, request.request_id)
-        ]
+            if asked is None or name in asked or request.request_id in asked
+        }

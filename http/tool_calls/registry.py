@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Mapping
 
-from palladio.http.reasoning.registry import BY_TEMPLATE
+from palladio.http.reasoning.registry import BY_TEMPLATE, REFUSED
 from palladio.http.tool_calls.formats import FORMATS
 from palladio.http.tool_calls.tool_format import ToolFormat
 from palladio.runtime.interface.errors import ConfigError
@@ -32,11 +32,6 @@ _ALIASES_OF: Mapping[str, tuple[str, ...]] = {
     "json": ("none",),
 }
 ALIASES: Mapping[str, str] = {alias: name for name, aliases in _ALIASES_OF.items() for alias in aliases}
-
-REFUSED: Mapping[str, str] = {
-    "beam": "no package has a chat template of Beam; a tokenizer with a response_template of its own is read by "
-    "response_template",
-}
 
 
 def find_format(name: str, asked_by: str = "--tool-call-parser") -> ToolFormat:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from palladio.http.wire.fields import AS_SENT, FieldMap
-from palladio.http.wire.missing_routes import INSTEAD
+from palladio.http.wire.missing_routes import instead_of
 from palladio.runtime.interface.errors import (
     ContextLengthError,
     DeadlineError,
@@ -201,7 +201,7 @@ def install_error_handlers(app: FastAPI, note: NoteError) -> None:
 def _routing_error(request: Request, exc: HTTPException) -> ErrorBody:
     headers = dict(exc.headers or {})
     if exc.status_code == 404:
-        instead = INSTEAD.get(route_path(request.scope))
+        instead = instead_of(route_path(request.scope))
         use = "" if instead is None or instead.startswith("nothing") else "use "
         hint = "" if instead is None else f"; {use}{instead}"
         return ErrorBody(404, f"no such route: {request.method} {request.url.path}{hint}", code="unknown_url")

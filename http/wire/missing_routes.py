@@ -66,3 +66,10 @@ MISSING: Final[Mapping[tuple[str, ...], str]] = {
     ("/dumper/{method}",): "POST /start_profile, or --log-requests",
 }
 INSTEAD: Final[Mapping[str, str]] = {path: instead for paths, instead in MISSING.items() for path in paths}
+_WITH_PARAMETER: Final = {path.partition("{")[0]: instead for path, instead in INSTEAD.items() if "{" in path}
+
+
+def instead_of(path: str) -> str | None:
+    """Return what to use instead of a route of another server; None: it has no such route."""
+    folder = path[: path.rfind("/") + 1]
+    return INSTEAD.get(path, _WITH_PARAMETER.get(folder))

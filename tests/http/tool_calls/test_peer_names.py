@@ -3,7 +3,8 @@
 import pytest
 
 from palladio.http.reasoning import registry as reasoning
-from palladio.http.tool_calls.registry import REFUSED, check_format
+from palladio.http.reasoning.registry import REFUSED
+from palladio.http.tool_calls.registry import check_format
 from palladio.runtime.interface.errors import ConfigError
 
 # --tool-call-parser and --reasoning-parser of SGLang 0.5.23 and vLLM 0.32
@@ -45,12 +46,12 @@ def test_tool_calls(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({*SGLANG_REASONING.split(), *VLLM_REASONING.split()}))
 def test_reasoning(name: str) -> None:
-    if name not in reasoning.REFUSED:
+    if name not in REFUSED:
         reasoning.check_name(name)
         return
-    with pytest.raises(ConfigError, match=reasoning.REFUSED[name]):
+    with pytest.raises(ConfigError, match=REFUSED[name]):
         reasoning.check_name(name)
 
 
 def test_only_one_name_is_refused() -> None:
-    assert {*REFUSED, *reasoning.REFUSED} == {"beam"}
+    assert {*REFUSED} == {"beam"}
