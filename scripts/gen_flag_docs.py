@@ -38,7 +38,8 @@ Aliases: `--model` for `--model-path`; `--tp` and `--tensor-parallel-size` for `
 `--x` off. `--served-model-name`, `--api-key`, `--admin-api-key` and `--allowed-…` take several values. Many
 [flags of other servers](#flags-of-other-servers) also work or name their replacement.
 
-Integers of flags that hold tokens may have a unit: `--context-length 32k` is 32,000, `32K` is 32,768.
+Integers may have a unit in `--context-length`, `--max-total-tokens`, `--max-prefill-tokens` and their other names:
+`32k` is 32,000, `32K` is 32,768.
 
 `--config FILE` reads flags from a YAML file, as SGLang and vLLM do: `name: value`, one a line, with dashes or
 underscores; `true` and `false` for switches, a list for several values. A flag of the command line wins. Keys that are

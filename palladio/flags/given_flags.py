@@ -45,7 +45,7 @@ class GivenFlags:
     def _take(self, option: Option) -> None:
         given, row = self._table.expand(option)
         if row is not None and row.computed:
-            self._expert_parallel = option
+            self._expert_parallel = None if option.name.startswith("no_") else option
         if not given and not (row is not None and row.computed):
             self.without.append(option)
         if row is not None and row.note and given:

@@ -42,7 +42,8 @@ class PeerVariable:
     def options(self, name: str, value: str) -> list[Option]:
         """Give the options that an applied variable stands for."""
         word = self.values.get(value.upper(), value)
-        words = [part.replace("{}", word) for part in self.here.split()]
+        text = self.here.replace(" {}", "={}")  # one word: a value may begin with a dash
+        words = [part.replace("{}", word) for part in text.split()]
         place = f"variable {name}"
         return [dataclasses.replace(option, place=place, rank=0) for option in read_options(words)]
 

@@ -38,7 +38,8 @@ Examples: `palladio serve` (the embedded model); `palladio serve smollm2` (a pub
 `palladio serve Qwen/Qwen3-8B` (downloaded first, see `palladio pull`); `palladio serve /models/mine --port 31000
 --tp-size 4`; `palladio serve --config serve.yaml` (flags from a file, as `name: value`; the command line wins).
 
-Exit codes: 0 after a signal, 1 when the engine could not start or died, 2 for a wrong flag or checkpoint.
+Exit codes: 0 after a signal, 1 when the engine could not start or died, 2 for a wrong flag or checkpoint,
+75 when another process has the device.
 """
 
 

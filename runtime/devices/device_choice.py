@@ -72,7 +72,7 @@ def _attempt(name: str, wanted: str, machine: Machine) -> jax.Device | TakenDevi
     Raises:
         ConfigError: see choose_device.
     """
-    if wanted in ("", "tpu") and machine.package("tpu") is not None:
+    if (not wanted or "tpu" in wanted.split(",")) and machine.package("tpu") is not None:
         taken = TakenDevice.seen(machine)
         if taken is not None:
             return taken

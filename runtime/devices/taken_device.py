@@ -5,7 +5,7 @@ import dataclasses
 import errno
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -79,9 +79,14 @@ class TakenDevice:
         return cls("TPU", files) if files and all(map(_is_busy, files)) else None
 
     @classmethod
-    def shared_gpu(cls, machine: Machine) -> Self | None:
-        """A GPU that another process has open as well, and so holds memory of; None: /proc shows none."""
-        gpu = cls("GPU", machine.files.get("cuda", ()))
+    def shared_gpu(cls, machine: Machine, numbers: Collection[int]) -> Self | None:
+        """Return a GPU that another process has open as well, and so may hold memory of; None: /proc shows none.
+
+        Args:
+            numbers: of the GPUs that the engine uses, as in /dev/nvidia0.
+        """
+        names = {f"nvidia{number}" for number in numbers}
+        gpu = cls("GPU", tuple(file for file in machine.files.get("cuda", ()) if Path(file).name in names))
         return gpu if gpu.holders() else None
 
     @property

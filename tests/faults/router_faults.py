@@ -66,8 +66,8 @@ ROUTER_FAULTS = (
     Fault(
         "who aborts one request aborts all",
         "http/routes/routes_vllm_control.py",
-        "[*(body.request_ids or ())] or [None]",
-        "[None]",
+        "context.running.engine_ids(caller, body.request_ids or None)",
+        "context.running.engine_ids(caller, None)",
         _VLLM,
     ),
     Fault(

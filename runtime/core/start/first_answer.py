@@ -16,6 +16,7 @@ from palladio.runtime.core.plan.device_shape import abstract_weights
 from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.core.plan.kernel_choice import refusal
 from palladio.runtime.core.start.build_scheduler import build_scheduler
+from palladio.runtime.execution.compiled.program_cache import ProgramError
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.model_runner import ModelRunner
 from palladio.runtime.interface.config.config import EngineConfig
@@ -63,8 +64,8 @@ def compare_first_answer(config: EngineConfig, design: EnginePlan, runner: Model
     kernels. Nothing else may run meanwhile; the pages that both use are free afterwards.
 
     Returns:
-        None: the model generates nothing, no portable implementation takes its weights as they lie, or there is no
-            room for the prompt.
+        None: the model generates nothing, no portable implementation takes its weights as they lie or it fails, or
+            there is no room for the prompt.
     """
     room = min(design.limits.context_length, design.plan.num_tokens)
     if design.shape.pooling is not None or room <= PROMPT_TOKENS + OUTPUT_TOKENS:
@@ -78,13 +79,20 @@ def compare_first_answer(config: EngineConfig, design: EnginePlan, runner: Model
     prompt = _prompt(design.shape.num_valid_tokens)
     with programs.expecting_compiles():
         ours = _run(config, design, runner, prompt, OUTPUT_TOKENS)
-        executor = runner.executor.lend(portable_programs)
+        executor, failure = runner.executor.lend(portable_programs), None
         try:
             judge = ModelRunner(executor, design.model.eos_token_ids, is_lazy=True)
             asked = [*prompt, *(one.token_id for one in ours)]
             theirs = _run(config, design, judge, asked, 1, reads_prompt=True)[len(prompt) : len(asked)]
+        except (ProgramError, jax.errors.JaxRuntimeError) as error:  # no fault of the kernels that serve
+            failure = error
         finally:
             runner.executor.take_back(executor)
+    if failure is not None:
+        if not isinstance(failure, ProgramError):
+            runner.executor.reset_state()  # a program that fails may have consumed its part
+        logger.warning("The first answer is not compared: the portable implementation fails: %s", failure)
+        return None
     differences = [_difference(one, other) for one, other in zip(ours, theirs, strict=True)]
     bound = BOUNDS.get(jnp.dtype(design.dtypes.activations).name, max(BOUNDS.values()))
     answer = FirstAnswer(design.kernels.attention, backend, differences, bound)

@@ -229,9 +229,11 @@ def _explaining_exhaustion(design: EnginePlan, machine: Machine | None = None) -
     except jax.errors.JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        plan, shared = design.plan, TakenDevice.shared_gpu(Machine.look() if machine is None else machine)
-        advice = step_advice(plan.report, plan.total_tokens)
-        if design.device.platform == "gpu" and shared is not None:
+        advice, shared = step_advice(design.plan.report, design.plan.total_tokens), None
+        if design.device.platform == "gpu":
+            numbers = [device.local_hardware_id for device in design.shape.mesh.local_devices]
+            shared = TakenDevice.shared_gpu(Machine.look() if machine is None else machine, numbers)
+        if shared is not None:
             raise DeviceTakenError(
                 f"out of memory while loading the model, and {shared.describe()}: stop that process, or leave it its "
                 f"part of the memory with --mem-fraction-static; {advice}. XLA error: {error}"

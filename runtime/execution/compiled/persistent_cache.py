@@ -1,8 +1,9 @@
 """JAX's cache of compiled programs, in a directory or at a URL."""
 
+import contextlib
 import importlib
 import logging
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ def use_persistent_cache(place: Path | str | None) -> None:
     """
     is_kept = True
     if place is not None:
-        problem = _url_problem(place) if isinstance(place, str) else _directory_problem(place)
-        if problem is None and isinstance(place, Path):
-            is_kept = _can_be_written(place)
+        folder = _at_url(place) if isinstance(place, str) else place
+        problem = folder if isinstance(folder, str) else _folder_problem(folder)
+        if problem is None:
+            is_kept = _can_be_written(folder)
         if problem is not None:
             logger.warning("The compilation cache is off, so every start compiles all programs: %s", problem)
             place = None
@@ -45,41 +47,41 @@ def use_persistent_cache(place: Path | str | None) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def _directory_problem(directory: Path) -> str | None:
-    """Make the directory and look into it; None: it can be read."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        warn_of_others(directory, "--compilation-cache-dir")  # who writes there chooses what the device runs
-        next(directory.iterdir(), None)
-    except OSError as error:
-        return f"{error}; set --compilation-cache-dir to a writable directory"
-    return None
-
-
-def _can_be_written(directory: Path) -> bool:
-    """Try a file; if there can be none, log one warning, where jax would log one for each program."""
-    try:
-        with tempfile.TemporaryFile(dir=directory):
-            return True
-    except OSError as error:
-        logger.warning("The compilation cache is read, but programs that it lacks are not kept: %s", error)
-        return False
-
-
-def _url_problem(url: str) -> str | None:
-    """Try a URL; None: it can be written."""
+def _at_url(url: str) -> Any:
+    """Return the folder at a URL, an etils path; a text: why there is none."""
     try:
         epath: Any = importlib.import_module("etils.epath")
     except ImportError as error:
         return (
-            f"--compilation-cache-dir {url} needs the package etils ({error}): pip install 'palladio-serve[cache-url]'"
+            f"--compilation-cache-dir {url} needs the package etils ({error}): pip install '.[cache-url]' in the "
+            "repository"
         )
     try:
-        folder = epath.Path(url)
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / "palladio-can-write"
-        probe.write_bytes(b"1")
-        probe.read_bytes()
+        return epath.Path(url)
     except Exception as error:  # noqa: BLE001 - each library of an object store has errors of its own
         return f"--compilation-cache-dir {url}: {type(error).__name__}: {error}"
+
+
+def _folder_problem(folder: Any) -> str | None:
+    """Make the folder, a pathlib or etils path, and look into it; None: it can be read."""
+    try:
+        with contextlib.suppress(Exception):  # it may be there, and read only
+            folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(folder, Path):
+            warn_of_others(folder, "--compilation-cache-dir")  # who writes there chooses what the device runs
+        next(iter(folder.iterdir()), None)
+    except Exception as error:  # noqa: BLE001 - as above
+        return f"{type(error).__name__}: {error}; set --compilation-cache-dir to a folder that can be read and written"
     return None
+
+
+def _can_be_written(folder: Any) -> bool:
+    """Try a file; if there can be none, log one warning, where jax would log one for each program."""
+    probe = folder / f"palladio-can-write-{secrets.token_hex(4)}"
+    try:
+        probe.write_bytes(b"")
+        probe.unlink()
+    except Exception as error:  # noqa: BLE001 - as above
+        logger.warning("The compilation cache is read, but programs that it lacks are not kept: %s", error)
+        return False
+    return True

@@ -83,13 +83,12 @@ class ExecutionConfig:
         return self.start_check == "always" or (self.start_check == "auto" and platform != "cpu")
 
     def cache_path(self, environment: Mapping[str, str] = _NO_ENVIRONMENT) -> Path | None:
-        """Where compiled programs are kept; None: nowhere, or at a URL.
+        """Return the local folder of what a start compiles; None: nothing is kept. With a URL it holds what jax does
+        not keep there: the C++ library and measured workspaces.
 
         Args:
             environment: see user_cache_dir.
         """
-        if self.compilation_cache_dir is None:
+        if self.compilation_cache_dir is None or self.cache_url is not None:
             return user_cache_dir(environment) / "xla"
-        if self.cache_url is not None:
-            return None
         return Path(self.compilation_cache_dir).expanduser() if self.compilation_cache_dir else None

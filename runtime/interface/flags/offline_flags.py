@@ -88,10 +88,10 @@ def _sets(flag: ForeignFlag, keyword: str, value: object, hints: Mapping[str, An
     Raises:
         ConfigError: it stands for an option of the HTTP server alone, or the value is not allowed.
     """
-    if flag.computed:
-        raise ConfigError(f"{keyword}: give ep_size, the number of parts that have experts of their own")
     if value is False:
         return {flag.here: False} if hints.get(flag.here) is bool else {}
+    if flag.computed:
+        raise ConfigError(f"{keyword}: give ep_size, the number of parts that have experts of their own")
     text = value if isinstance(value, str) else str(value)
     if flag.verdict == "alias" and text not in (flag.values or ()):
         found = {flag.here: value}

@@ -30,7 +30,7 @@ WORDS = {
     "plug-ins": "a plug-in of vLLM",
     "formats in a file": "formats by module",
     "tools of the server": "runs no tools",
-    "code of clients": "loads no external code",
+    "code of clients": "only model families are loaded from outside",
     "host cache": "kept in device memory only",
 }
 

@@ -66,6 +66,8 @@ def changed(words: str) -> dict:
         ("--precompile-bs-paddings 1 8", {"cuda_graph_bs": (1, 8)}),
         ("--enable-expert-parallel", {}),
         ("--enable-expert-parallel -tp 4", {"tp_size": 4, "ep_size": 4}),
+        ("--no-enable-expert-parallel -tp 4", {"tp_size": 4}),
+        ("--enable-expert-parallel --no-enable-expert-parallel -tp 4", {"tp_size": 4}),
         ("-tp 4 -ep", {"tp_size": 4, "ep_size": 4}),
         ("--ep 2 --tp 4", {"tp_size": 4, "ep_size": 2}),
         (

@@ -98,6 +98,12 @@ def test_what_is_not_here_is_one_sentence_for_each_feature() -> None:
         read_peer_environment({"PREFILL_SLICES": "2x2"})
 
 
+def test_a_key_that_begins_with_a_dash_is_no_flag() -> None:
+    variables = read_peer_environment({"VLLM_API_KEY": "-secret"})
+    assert parse_server_args(["m"], variables.options).args.http.api_key == "-secret"
+    assert not [line for line in variables.notes if "secret" in line]
+
+
 def test_a_wrong_value_names_the_variable() -> None:
     variables = read_peer_environment({"VLLM_LOGGING_LEVEL": "loud"})
     with pytest.raises(ConfigError, match="--log-level must be one of"):

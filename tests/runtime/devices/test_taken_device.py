@@ -84,12 +84,8 @@ def test_no_supported_gpu_means_a_taken_one_only_where_a_process_has_it(held):
     says = "Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform CUDA"
     machine = Machine({"cuda": file}, {}, files={"cuda": (file,)})
     assert TakenDevice.of(says, machine) is not None
-    shared = TakenDevice.shared_gpu(machine)
-    assert shared is not None
-    assert f"process {process.pid} (" in shared.describe()
     process.communicate("")
     assert TakenDevice.of(says, machine) is None
-    assert TakenDevice.shared_gpu(machine) is None
 
 
 @pytest.fixture

@@ -30,20 +30,31 @@ def machine(tmp_path):
         process.kill()
 
 
-@pytest.mark.parametrize(("platform", "error"), [("gpu", DeviceTakenError), ("cpu", ConfigError)])
-def test_the_process_that_holds_the_memory_is_named(machine, monkeypatch, platform, error):
+def design_on(platform, number=0):
+    devices = [SimpleNamespace(local_hardware_id=number)]
+    return SimpleNamespace(
+        device=SimpleNamespace(platform=platform),
+        plan=SimpleNamespace(report=None, total_tokens=0),
+        shape=SimpleNamespace(mesh=SimpleNamespace(local_devices=devices)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("platform", "number", "error"), [("gpu", 0, DeviceTakenError), ("gpu", 1, ConfigError), ("cpu", 0, ConfigError)]
+)
+def test_the_process_that_holds_the_memory_is_named(machine, monkeypatch, platform, number, error):
+    """One on another GPU takes no memory of this one."""
     monkeypatch.setattr(startup, "step_advice", lambda *_: "lower --mem-fraction-static")
     shown, pid = machine
-    plan = SimpleNamespace(report=None, total_tokens=0)
-    design = SimpleNamespace(device=SimpleNamespace(platform=platform), plan=plan)
+    design = design_on(platform, number)
     with pytest.raises(error, match="--mem-fraction-static") as raised, startup._explaining_exhaustion(design, shown):
         raise jax.errors.JaxRuntimeError(EXHAUSTED)
-    assert (f"process {pid} (" in str(raised.value)) == (platform == "gpu")
+    assert (f"process {pid} (" in str(raised.value)) == (error is DeviceTakenError)
 
 
 def test_where_no_other_process_is_on_the_gpu_the_flags_are_to_blame(machine, monkeypatch):
     monkeypatch.setattr(startup, "step_advice", lambda *_: "lower --mem-fraction-static")
-    design = SimpleNamespace(device=SimpleNamespace(platform="gpu"), plan=SimpleNamespace(report=None, total_tokens=0))
+    design = design_on("gpu")
     alone = Machine({"cuda": os.devnull}, {})
     with pytest.raises(ConfigError), startup._explaining_exhaustion(design, alone):
         raise jax.errors.JaxRuntimeError(EXHAUSTED)

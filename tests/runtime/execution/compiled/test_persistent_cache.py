@@ -23,7 +23,26 @@ def test_a_url_goes_to_jax_as_it_is(
     monkeypatch.setattr(epath, "Path", lambda url: tmp_path / url.removeprefix("gs://"))
     use_persistent_cache("gs://bucket/x")
     assert (place(), caplog.messages) == ((True, "gs://bucket/x"), [])
-    assert [file.name for file in (tmp_path / "bucket" / "x").iterdir()] == ["palladio-can-write"]
+    assert list((tmp_path / "bucket" / "x").iterdir()) == []
+
+
+def test_a_bucket_that_can_be_read_alone_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epath = pytest.importorskip("etils.epath")
+
+    class ReadOnly(type(tmp_path)):
+        def mkdir(self, *_: object, **__: object) -> None:
+            raise PermissionError("403 Forbidden")
+
+        def write_bytes(self, _: object) -> int:
+            raise PermissionError("403 Forbidden")
+
+    monkeypatch.setattr(epath, "Path", lambda _: ReadOnly(tmp_path))
+    use_persistent_cache("gs://bucket/x")
+    assert place() == (True, "gs://bucket/x")
+    assert ["not kept" in line for line in caplog.messages] == [True]
+    assert jax.config.values["jax_persistent_cache_min_compile_time_secs"] > 1e6
 
 
 def test_a_missing_package_is_one_line_and_no_cache(
@@ -65,10 +84,10 @@ def test_a_directory_that_cannot_be_made_is_one_line_and_no_cache(
 def test_a_directory_that_cannot_be_written_is_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(**_: object) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     use_persistent_cache(tmp_path)
     assert place() == (True, str(tmp_path))
     (line,) = caplog.messages

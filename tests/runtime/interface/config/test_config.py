@@ -201,7 +201,7 @@ def test_a_given_compilation_cache_wins_and_an_empty_one_is_none(monkeypatch):
     assert ExecutionConfig(compilation_cache_dir="~/x").cache_path(environment) == Path("/home/me/x")
     assert ExecutionConfig(compilation_cache_dir="").cache_path(environment) is None
     url = ExecutionConfig(compilation_cache_dir="gs://bucket/x")
-    assert (url.cache_path(environment), url.cache_url) == (None, "gs://bucket/x")
+    assert (url.cache_path(environment), url.cache_url) == (ExecutionConfig().cache_path(environment), "gs://bucket/x")
     assert ExecutionConfig(compilation_cache_dir="/a/gs:").cache_url is None
 
 
