@@ -165,7 +165,6 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "OlmoeForCausalLM": _row("olmoe", "OLMoE-1B-7B", PAGES, "mixture of experts"),
         "Phi3ForCausalLM": _row("phi3", "Phi-3, Phi-3.5-mini, Phi-4, Phi-4-mini", WINDOWS, "LongRoPE, see below"),
         "PhiForCausalLM": _row("phi", "Phi-1, Phi-1.5, Phi-2", PAGES),
-        "PixtralForConditionalGeneration": _with_text(_MISTRAL, "Pixtral", compared="as LlavaForConditionalGeneration"),
         "Qwen2ForCausalLM": _row("qwen", "Qwen2, Qwen2.5, DeepSeek-R1 distills", WINDOWS),
         "Qwen2MoeForCausalLM": _row("qwen_moe", "Qwen1.5-MoE, Qwen2-57B-A14B", PAGES, "mixture of experts"),
         "Qwen2VLForConditionalGeneration": _with_text(

@@ -25,12 +25,21 @@ TEXT_MODELS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 """The architecture whose family reads each supported text model (text_config.model_type) of an architecture: others
 have other layers."""
 
+_LLAMA_SIZES = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000}
+_SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {
+        "llama": {**_LLAMA_SIZES, "intermediate_size": 11008},
+        "mistral": {**_LLAMA_SIZES, "intermediate_size": 14336, "num_key_value_heads": 8},
+        "qwen2": {**_LLAMA_SIZES, "intermediate_size": 22016, "vocab_size": 151936},
+    }
+)
+"""What `text_config` leaves out where it is the default of transformers, as published files of LLaVA do."""
+
 _TIED_BY_EITHER = (
     "Glm4vForConditionalGeneration",
     "Glm4vMoeForConditionalGeneration",
     "LlavaForConditionalGeneration",
     "LlavaOnevisionForConditionalGeneration",
-    "PixtralForConditionalGeneration",
     "Qwen2VLForConditionalGeneration",
     "Qwen2_5_VLForConditionalGeneration",
 )
@@ -69,7 +78,8 @@ def text_model(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     if outer.get(_TIED) is not None and not (architecture in _TIED_BY_EITHER and inner.get(_TIED) is True):
         inner.pop(_TIED, None)
-    return outer | inner | {_PART: {} if kind is None else {_KIND: kind}}
+    sizes = {} if not kinds else _SIZES.get(next(iter(kinds)) if kind is None else str(kind), {})
+    return {**sizes} | outer | inner | {_PART: {} if kind is None else {_KIND: kind}}
 
 
 def described_by(config: Mapping[str, Any], architecture: str) -> str:

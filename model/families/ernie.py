@@ -38,13 +38,14 @@ def _describe(hf: HfConfig) -> DecoderSpec:
 
 def _describe_moe(hf: HfConfig) -> DecoderSpec:
     hf.require("use_bias", False, default=False)
-    dense, experts, last = _layer(hf), ExpertsConfig.from_hf(hf, _KEYS), hf.values.get("moe_layer_end_index")
+    dense, experts = _layer(hf), ExpertsConfig.from_hf(hf, _KEYS)
     router = RouterSpec(renormalize=True, bias="choice")
     shared: Literal["plain"] | None = None if experts.shared_intermediate_size is None else "plain"
     mlp = SparseSpec(router=router, activation=hf.activation(), shared_expert=shared)
     sparse = LayerSpec(attention=dense.attention, mlp=mlp, norm=dense.norm)
     first = hf.optional_count("moe_layer_start_index", least=0) or 0
-    stop = hf.num_layers if last in (None, -1) else hf.count("moe_layer_end_index") + 1
+    is_open = hf.values.get("moe_layer_end_index") in (None, -1)
+    stop = hf.num_layers if is_open else (hf.optional_count("moe_layer_end_index", least=0) or 0) + 1
     period = hf.count("moe_layer_interval")
     are_sparse = tuple(first <= layer < stop and (layer + 1) % period == 0 for layer in range(hf.num_layers))
     layers = tuple(sparse if is_sparse else dense for is_sparse in are_sparse)

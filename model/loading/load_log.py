@@ -41,7 +41,9 @@ def log_load(
         ignored = ", ".join(f"those of {file.name}" for file in projectors_of(path))
     if ignored:
         logger.warning(
-            "%s: the model is served for text only; images are not supported. Ignored tensors: %s", path, ignored
+            "%s: the model is served for text only; images and sound are not supported. Ignored tensors: %s",
+            path,
+            ignored,
         )
     drafts = draft_layers(config)
     num_drafts = sum(name.startswith(drafts) for name in of_text)

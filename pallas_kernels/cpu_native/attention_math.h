@@ -1,4 +1,4 @@
-// Shared parts of both kinds of attention.
+// Vectors of floats for both kinds of attention and for row_argmax.cc.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 #include "row_argmax.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "attention_math.h"

@@ -224,8 +224,8 @@ COMMAND_FAULTS = (
     Fault(
         "a cache of programs that cannot be read ends the start",
         "runtime/execution/compiled/persistent_cache.py",
-        'return f"{type(error).__name__}: {error}; set --compilation-cache-dir to a folder that can be read and written"',
-        "raise",
+        'return f"{type(error).__name__}: {error}; set --compilation-cache-dir to a folder that can be read ',
+        'raise; return f"{error} ',
         ("tests/runtime/execution/compiled/test_persistent_cache.py",),
     ),
     Fault(

@@ -15,7 +15,8 @@ KINDS = (
     *("qwen2", "llama3"),  # biases, frequencies
     *("gemma2", "cohere2", "nemotron"),  # windows, norms of other forms and places, soft caps, MLPs without a gate
     *("qwen2_moe", "deepseek_v3", "gpt_oss", "qwen3_next"),  # experts, latents, sinks, states
-    *("gpt2", "phi"),  # learned positions, parallel residuals with biases
+    *("gpt2", "phi", "gpt_neox"),  # learned positions, parallel residuals with one norm and with two
+    *("apertus", "hunyuan", "olmo2", "granite"),  # a learned curve, norms after rotation and of all heads, scales
 )
 # test_golden has the kinds of layers; of this one a single position shows least.
 EVERY_POSITION = ("qwen2_windowed",)

@@ -141,7 +141,7 @@ def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "unit",
     [
-        unit if unit in ("attention.cc", "row_argmax.cc") else pytest.param(unit, marks=pytest.mark.slow)
+        unit if unit in ("multiply_int8.cc", "row_argmax.cc") else pytest.param(unit, marks=pytest.mark.slow)
         for unit in sorted({unit for units in library._UNITS.values() for unit in units})
     ],
 )

@@ -9,7 +9,7 @@ from palladio.model.loading.readers.safetensors_file import StoredTensor
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 OTHER_PARTS: Final = re.compile(
-    r"(?:thinker\.)?(?:model\.)?(vision_tower|vision_model|vision_encoder|vision_language_adapter|visual|"
+    r"(?:thinker\.)?(?:model\.)?(vision_tower|vision_model|visual|"
     r"multi_modal_projector|mm_projector|embed_vision|image_newline|audio_tower|talker|code2wav)(?:\.|$)"
 )
 """Name prefixes of tensors that belong to no text model."""
@@ -19,6 +19,7 @@ _PREFIXES = (  # other than model.
     *("transformer.", "gpt_neox.", ""),
 )
 _TABLES = ("embed_tokens.weight", "wte.weight", "embed_in.weight")  # names of EMBEDDING behind the prefix
+_BLOCKS = re.compile(r"^blocks\.(\d+)\.")  # layers of Kimi-K2.5, as transformers writes them
 _HEADS = ("lm_head.", "embed_out.", "score.")
 
 
@@ -33,7 +34,7 @@ def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
         if name == f"{prefix}{table}":
             named[EMBEDDING] = tensor
         elif name.startswith(prefix) and not name.startswith(_HEADS):
-            named[f"model.{name.removeprefix(prefix)}"] = tensor
+            named["model." + _BLOCKS.sub(r"layers.\1.", name.removeprefix(prefix))] = tensor
         elif not OTHER_PARTS.match(name):
             plain = name.removeprefix("thinker.").removeprefix("language_model.")
             named[f"lm_head.{plain.removeprefix('embed_out.')}" if plain.startswith("embed_out.") else plain] = tensor

@@ -81,7 +81,8 @@ def print_architectures(word: str, *, as_json: bool) -> int:
     Args:
         word: a part of the name of an architecture or a model; "": all.
     """
-    found = [row for row in (*rows(), *_outside()) if row.has(word)]
+    every = [*rows(), *_outside()]
+    found = [row for row in every if row.has(word)]
     if as_json:
         print(json.dumps([dataclasses.asdict(row) for row in found], indent=2))
         return 0
@@ -89,7 +90,7 @@ def print_architectures(word: str, *, as_json: bool) -> int:
         cells = [f"{name} {value}".strip() for name, value in _named(row) if value]
         print(f"{row.architecture}  {row.models}".rstrip())
         print(f"  {'; '.join(cells)}")
-    print(f"{len(found)} of {len(rows())} architectures" + (f" whose name or models hold {word!r}" if word else ""))
+    print(f"{len(found)} of {len(every)} architectures" + (f" whose name or models hold {word!r}" if word else ""))
     return 0 if found else 1
 
 

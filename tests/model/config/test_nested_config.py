@@ -33,7 +33,6 @@ WRAPPERS = {
     "LlavaNextForConditionalGeneration": ("llava_next", "mistral", "mistral"),
     "LlavaOnevisionForConditionalGeneration": ("llava_onevision", "qwen2", "qwen2"),
     "Mistral3ForConditionalGeneration": ("mistral3", "mistral", "mistral"),
-    "PixtralForConditionalGeneration": ("llava", "mistral", "mistral"),
     "Qwen2VLForConditionalGeneration": ("qwen2_vl", "qwen2", "qwen2_vl_text"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen2_5_vl", "qwen2", "qwen2_5_vl_text"),
     "Qwen3OmniMoeForConditionalGeneration": ("qwen3_omni_moe", "qwen3_moe", "qwen3_omni_moe_text"),

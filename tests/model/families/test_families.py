@@ -169,7 +169,7 @@ def test_the_text_model_of_a_model_with_images(prefix: str, tmp_path: Path, capl
         np.testing.assert_array_equal(found[b], expected[b])
     (told,) = caplog.messages
     assert told.endswith(
-        "the model is served for text only; images are not supported. "
+        "the model is served for text only; images and sound are not supported. "
         "Ignored tensors: 1 of multi_modal_projector, 1 of vision_tower"
     )
 
@@ -262,6 +262,16 @@ _GEMMA3_4B = {
     "sliding_window": 1024,
 }
 
+_LLAVA_MISTRAL = {"model_type": "mistral", "rope_theta": 1e6, "sliding_window": None, "vocab_size": 32064}
+_PIXTRAL = {
+    "model_type": "mistral",
+    "hidden_size": 5120,
+    "head_dim": 128,
+    "num_hidden_layers": 40,
+    "sliding_window": None,
+    "vocab_size": 131072,
+}
+
 
 @pytest.mark.parametrize(
     ("architecture", "sizes", "keys", "billions"),
@@ -286,6 +296,11 @@ _GEMMA3_4B = {
         ("Cohere2ForCausalLM", (4096, 14336, 32, 32, 8, 256000), {"sliding_window_pattern": 4}, 8.03),
         ("Glm4ForCausalLM", (4096, 13696, 40, 32, 2, 151552), _GLM4, 9.40),
         ("Starcoder2ForCausalLM", (4608, 18432, 32, 36, 4, 49152), {}, 7.17),
+        # As they are published: without what transformers has as a default.
+        ("LlavaForConditionalGeneration", None, {"text_config": {"model_type": "llama", "vocab_size": 32064}}, 6.74),
+        ("LlavaNextForConditionalGeneration", None, {"text_config": _LLAVA_MISTRAL}, 7.24),
+        ("LlavaForConditionalGeneration", None, {"text_config": _PIXTRAL}, 12.25),
+        ("OlmoeForCausalLM", (2048, 1024, 16, 16, 16, 50304), {"num_experts": 64, "num_experts_per_tok": 8}, 6.92),
     ],
 )
 def test_published_sizes(

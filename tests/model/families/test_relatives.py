@@ -155,7 +155,7 @@ def test_the_text_model_of_one_that_takes_images(
     assert got.keys() == wanted.keys()
     for name, array in wanted.items():
         np.testing.assert_array_equal(got[name], array)
-    assert "served for text only; images are not supported. Ignored tensors: 1 of visual" in caplog.text
+    assert "served for text only; images and sound are not supported. Ignored tensors: 1 of visual" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -111,9 +111,6 @@ def test_text_is_that_of_the_whole_model(case: str, is_tied: bool, tmp_path: Pat
     theirs = save_wrapper(tmp_path, case, is_tied=is_tied)
     if case == "qwen3_omni":
         as_part(tmp_path)
-    if case == "kimi_k25":  # transformers writes the text's layers as it does those of the tower
-        stored = load_file(tmp_path / FILE).items()
-        save_file({name.replace(".model.blocks.", ".model.layers."): array for name, array in stored}, tmp_path / FILE)
     chosen = prompts()[5:8]
     wanted, tokens = answers(theirs, chosen, NUM_TOKENS)
     config, model = load(tmp_path)

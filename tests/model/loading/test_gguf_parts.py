@@ -69,7 +69,7 @@ def test_a_directory_with_one_model_is_that_model(
     with caplog.at_level(logging.WARNING):
         load(parts[0])
     assert [record.getMessage() for record in caplog.records if "text only" in record.getMessage()] == [
-        f"{parts[0]}: the model is served for text only; images are not supported. Ignored tensors: those of "
+        f"{parts[0]}: the model is served for text only; images and sound are not supported. Ignored tensors: those of "
         "mmproj-m-f16.gguf"
     ]
     (tmp_path / "parts" / "other.gguf").write_bytes(b"GGUF")
