@@ -139,14 +139,14 @@ wheel: $(VENV)/.installed
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
 docs: $(VENV)/.installed-locked
-	$(BIN)/python scripts/gen_flag_docs.py
-	$(BIN)/python scripts/gen_model_docs.py
+	$(BIN)/python scripts/pages/gen_flag_docs.py
+	$(BIN)/python scripts/pages/gen_model_docs.py
 
 docs-site: $(DOCS)/.installed
-	$(DOCS)/bin/python scripts/docs_site.py build
+	$(DOCS)/bin/python scripts/pages/docs_site.py build
 
 docs-serve: $(DOCS)/.installed
-	$(DOCS)/bin/python scripts/docs_site.py serve $(DOCS_ADDRESS)
+	$(DOCS)/bin/python scripts/pages/docs_site.py serve $(DOCS_ADDRESS)
 
 docs-pictures: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/support/pictures.py

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gen_model_docs import PAGE, with_table
+from scripts.pages.gen_model_docs import PAGE, with_table
 from tests.docs.worked_example import PAGES, ROOT, apply_step, copy_tree, edited, run_in, steps_of
 
 EXAMPLES = sorted(page.name for page in PAGES.glob("*.md") if page.name != "README.md")

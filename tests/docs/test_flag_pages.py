@@ -30,7 +30,7 @@ def pages():
 
 @pytest.fixture(scope="module")
 def generator():
-    spec = importlib.util.spec_from_file_location("gen_flag_docs", ROOT / "scripts" / "gen_flag_docs.py")
+    spec = importlib.util.spec_from_file_location("gen_flag_docs", ROOT / "scripts" / "pages" / "gen_flag_docs.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

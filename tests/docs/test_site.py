@@ -15,7 +15,7 @@ PAGES_OF_CODE = re.compile(r"docs/([\w/-]+\.md)(?:#([\w-]+))?")
 
 @pytest.fixture
 def site() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_site", ROOT / "scripts" / "docs_site.py")
+    spec = importlib.util.spec_from_file_location("docs_site", ROOT / "scripts" / "pages" / "docs_site.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -3,7 +3,7 @@
 from tests.faults.fault import Fault
 
 SITE, TABLES, BLOCKS = ("tests/docs/test_site.py",), ("tests/docs/test_flag_pages.py",), ("tests/docs/test_blocks.py",)
-_SITE, _TABLES = "scripts/docs_site.py", "scripts/gen_flag_docs.py"
+_SITE, _TABLES = "scripts/pages/docs_site.py", "scripts/pages/gen_flag_docs.py"
 
 DOCS_FAULTS = (
     Fault(

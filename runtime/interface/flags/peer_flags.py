@@ -1,4 +1,4 @@
-"""The flags of other servers as their own sources declare them, read from peers/*.json (scripts/peer_flags.py)."""
+"""The flags of other servers as their own sources declare them: peers/*.json, made by scripts/peers/peer_flags.py."""
 
 import dataclasses
 import importlib.resources

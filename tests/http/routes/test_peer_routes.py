@@ -10,7 +10,7 @@ import pytest
 from palladio.http.app import create_app
 from palladio.http.settings.http_config import HttpConfig
 from palladio.http.wire.missing_routes import INSTEAD, MISSING
-from scripts.peer_routes import routes_of
+from scripts.peers.peer_routes import routes_of
 from tests.fake_engine import FakeEngine
 
 PEERS: dict[str, list[str]] = json.loads(Path(__file__).with_name("peer_routes.json").read_text(encoding="utf-8"))

@@ -25,7 +25,7 @@ LEAST = {"SGLang": 530, "vLLM": 315, "SGLang-JAX": 160}
 
 @pytest.fixture(scope="module")
 def script():
-    folder = ROOT / "scripts"
+    folder = ROOT / "scripts" / "peers"
     sys.path.insert(0, str(folder))
     try:
         spec = importlib.util.spec_from_file_location("peer_flags", folder / "peer_flags.py")

@@ -2,9 +2,9 @@
 
 It reads the sources with `ast` and imports nothing of them. A wheel is downloaded unless one is given:
 
-    python scripts/peer_flags.py                              # the versions of PEERS, from the package index
-    python scripts/peer_flags.py sglang=WHEEL vllm=WHEEL      # these files; others are left alone
-    python scripts/peer_flags.py sglang-jax=FOLDER            # of a clone: its newest version is not on the index
+    python scripts/peers/peer_flags.py                              # the versions of PEERS, from the package index
+    python scripts/peers/peer_flags.py sglang=WHEEL vllm=WHEEL      # these files; others are left alone
+    python scripts/peers/peer_flags.py sglang-jax=FOLDER            # of a clone: its newest version is not on the index
 
 The files are runtime/interface/flags/peers/NAME.json. After a change of names, tests/palladio/flags/test_peer_flags.py
 lists what has no row in the tables of foreign flags.
@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from python_sources import MISSING, Scope, Sources
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "runtime" / "interface" / "flags" / "peers"
 PEERS: Final = {"sglang": "0.5.23", "vllm": "0.32.0", "tpu-inference": "0.32.0", "sglang-jax": "cddbf6f1"}
 _FROM_INDEX: Final = ("sglang", "vllm", "tpu-inference")

@@ -1,6 +1,6 @@
 """Writes the table of architectures in docs/models.md, from the registry's table.
 
-python scripts/gen_model_docs.py
+python scripts/pages/gen_model_docs.py
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import Final
 
 from palladio.commands.models.architectures import table
 
-PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "models.md"
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 _PLACE: Final = re.compile(r"<!-- architectures -->\n(?:\|[^\n]*\n)+")
 
 

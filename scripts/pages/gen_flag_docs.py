@@ -2,7 +2,7 @@
 
 They are made of the docstrings of the configs and of the flag tables.
 
-python scripts/gen_flag_docs.py
+python scripts/pages/gen_flag_docs.py
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from palladio.runtime.interface.flags.foreign_flags import ForeignFlag, load_for
 from palladio.runtime.interface.flags.peer_flags import load_peer_flags
 from palladio.runtime.interface.flags.sglang_flags import SglangFlag, load_sglang_flags
 
-DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 PATH: Final = DOCS / "flags.md"
 MIGRATING: Final = DOCS / "migrating"
 SERVERS: Final = ("SGLang", "SGLang-JAX", "vLLM", "JetStream")

@@ -1,7 +1,7 @@
 """Builds the documentation as a site with Zensical, which reads mkdocs.yml.
 
-    python scripts/docs_site.py build              # into build/site; any warning is an error
-    python scripts/docs_site.py serve [HOST:PORT]  # on 127.0.0.1:8000, and again after each change of a page
+    python scripts/pages/docs_site.py build              # into build/site; any warning is an error
+    python scripts/pages/docs_site.py serve [HOST:PORT]  # on 127.0.0.1:8000, and again after each change of a page
 
 Pages keep links that work in the repository. They are copied to build/docs with links that work on the site.
 """
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[2]
 CONFIG: Final = ROOT / "mkdocs.yml"
 DOCS: Final = ROOT / "docs"
 STAGED: Final = ROOT / "build" / "docs"

@@ -1,6 +1,6 @@
 """Prints the routes of other servers' wheels as JSON, for tests/http/routes/peer_routes.json.
 
-python scripts/peer_routes.py sglang-0.5.23-….whl vllm-0.32.0-….whl > tests/http/routes/peer_routes.json
+python scripts/peers/peer_routes.py sglang-0.5.23-….whl vllm-0.32.0-….whl > tests/http/routes/peer_routes.json
 
 It reads the sources in a wheel with `ast` and imports nothing of them: the paths of calls such as `@router.post(PATH)`
 and `Mount(PATH, app)`. A path that an environment variable may change is its default; one without a constant is left
