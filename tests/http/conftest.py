@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import itertools
 import socket
 import threading
@@ -28,6 +29,10 @@ from tests.tiny_tokenizer import build_tiny_tokenizer
 
 Serve = Callable[..., str]
 OpenStorage = Callable[[Path], Storage]
+
+# httpx waits 5 s for an answer unless told otherwise: too short while other workers have both cores.
+patience: httpx.Timeout = inspect.signature(httpx.get).parameters["timeout"].default
+patience.connect = patience.read = patience.write = patience.pool = 60.0
 
 
 class QuickServer(uvicorn.Server):

@@ -1,5 +1,7 @@
 """Where compiled programs are kept."""
 
+import logging
+
 import jax
 import pytest
 
@@ -24,6 +26,7 @@ def test_a_place_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     (tmp_path / "home").write_text("in the way, as a read-only home would be")
     use_persistent_cache(tmp_path / "home" / "xla")
     assert not jax.config.values["jax_enable_compilation_cache"]
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    # Other threads, of earlier tests too, may log what is no warning.
+    assert [record.levelname for record in caplog.records if record.levelno >= logging.WARNING] == ["WARNING"]
     assert str(tmp_path / "home") in caplog.text
     assert "--compilation-cache-dir" in caplog.text
