@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pltriton
 
-from palladio.pallas_kernels.expert_routing.routing import LEAST_SUM, Groups, Routed, Routing
+from palladio.pallas_kernels.expert_routing.routing import Groups, Routed, Routing
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.triton import load, refusal, store
 
@@ -164,7 +164,7 @@ def _choose(
             shares.append(jnp.sum(jnp.where(is_best, scores, 0.0), axis=1))
     if routing.renormalize:
         total = functools.reduce(jnp.add, shares)
-        total = total if routing.score == "softmax" else total + LEAST_SUM
+        total = total + routing.least_sum
         shares = [share / total for share in shares]
     if routing.scale != 1.0:
         shares = [share * routing.scale for share in shares]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 Score = Literal["softmax", "sigmoid"]
-LEAST_SUM = 1e-20  # is added to a token's sum of sigmoids: all may be 0
+LEAST_SUM = 1e-20  # is added to a token's sum of weights where all may be 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +58,11 @@ class Routing:
         """Whether a softmax is divided by its sum, which cancels out if the chosen scores are divided by theirs."""
         return not (self.renormalize and self.chooses_by_scores)
 
+    @property
+    def least_sum(self) -> float:
+        """What is added to the sum of a token's weights. The largest of a softmax is in no sum that leaves it out."""
+        return 0.0 if self.score == "softmax" and self.chooses_by_scores else LEAST_SUM
+
 
 class Routed(NamedTuple):
     """Rows in the order of this device's experts, and the way back. R of them have an expert here.
@@ -99,7 +104,7 @@ def choose(logits: jax.Array, routing: Routing, bias: jax.Array | None = None) -
         weights = jnp.take_along_axis(scores, chosen, axis=-1)
     if routing.renormalize:
         total = jnp.sum(weights, axis=-1, keepdims=True)
-        weights /= total if routing.score == "softmax" else total + LEAST_SUM
+        weights /= total + routing.least_sum
     if routing.scale != 1.0:
         weights *= routing.scale
     return weights, chosen.astype(jnp.int32)

@@ -14,7 +14,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from palladio.pallas_kernels.expert_routing.routing import LEAST_SUM, Groups, Routed, Routing
+from palladio.pallas_kernels.expert_routing.routing import Groups, Routed, Routing
 from palladio.pallas_kernels.target import Target
 from palladio.pallas_kernels.tpu_mode import interpret_mode, require
 
@@ -197,7 +197,7 @@ def _choose(
     weights = _stacked(shares)
     if routing.renormalize:
         total = functools.reduce(jnp.add, shares)
-        weights /= total if routing.score == "softmax" else total + LEAST_SUM
+        weights /= total + routing.least_sum
     if routing.scale != 1.0:
         weights *= routing.scale
     return weights, chosen, choice == _CHOSEN

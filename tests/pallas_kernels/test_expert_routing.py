@@ -118,6 +118,16 @@ def test_of_other_routers_what_is_not_finite_stays_in_its_token(router):
     assert_a_broken_token_stays_alone(router, PLAIN)
 
 
+def test_weights_of_the_chosen_may_all_be_0():
+    """The bias chooses the experts that the softmax leaves nothing."""
+    logits = jnp.full((8, 16), -200.0).at[:, 0].set(0.0)
+    bias = jnp.full(16, 2.0).at[0].set(0.0)
+    routing = Routing(2, 16, renormalize=True, has_bias=True)
+    for backend in ("tpu", "reference"):
+        found = ROUTED(logits, jnp.ones((8, 40), jnp.bfloat16), 8, 0, routing, bias=bias, backend=backend, target=PLAIN)
+        np.testing.assert_array_equal(found.weights, 0.0)
+
+
 @pytest.mark.slow
 def test_a_simulated_tpu_routes_as_deepseeks_router():
     groups = Groups(8, 4, best_two=True)
