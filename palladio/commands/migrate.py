@@ -28,8 +28,9 @@ _MODULES: Final = {
 }
 _COMMANDS: Final = {"sglang": "SGLang", "vllm": "vLLM", "jpt": "JetStream", "palladio": "Palladio"}  # with `serve`
 _DEFAULTS: Final = {"vLLM": {"host": "0.0.0.0", "port": "8000"}}  # that are others here
-_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
-_OPERATORS: Final = frozenset({"&", "&&", "|", "||", ";", ">", ">>", "2>&1", "<"})
+_ASSIGNMENT: Final = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_OPERATOR: Final = re.compile(r"[&|;]+|(\d*|&)[<>].*", re.DOTALL)
+_EXPANSION: Final = re.compile(r"\$[\w({]")
 
 
 class Launch(NamedTuple):
@@ -101,10 +102,10 @@ def read_launch(text: str) -> Launch:
     except ValueError as error:
         raise ConfigError(f"cannot split the command into words: {error}") from None
     start, server = _start(words)
-    ends = [place for place in range(start, len(words)) if words[place] in _OPERATORS]
+    ends = [place for place in range(start, len(words)) if _OPERATOR.fullmatch(words[place])]
     rest = words[start : ends[0]] if ends else words[start:]
-    pairs = (word.partition("=") for word in words[:start] if _ASSIGNMENT.match(word))
-    return Launch(server, {name: value for name, _, value in pairs}, rest)
+    pairs = (found.groups() for word in words[:start] if (found := _ASSIGNMENT.fullmatch(word)))
+    return Launch(server, dict(pairs), rest)
 
 
 def _start(words: Sequence[str]) -> tuple[int, str]:
@@ -136,9 +137,11 @@ def migrated(launch: Launch) -> Migrated:
     words = [word for value in flags.values.values() if value.name != "model_path" for word in _words(value)]
     words += [word for file in files for word in ("--config", *file.values)]
     for name, default in _DEFAULTS.get(launch.server, {}).items():
-        if name not in flags.values and not files:
-            words += [f"--{name}", default]
-            reasons.append(f"--{name} {default} is {launch.server}'s default")
+        if name not in flags.values:
+            if not files:
+                words += [f"--{name}", default]
+            where = f"; give it unless {files[0].shown} does" if files else ""
+            reasons.append(f"--{name} {default} is {launch.server}'s default{where}")
     dp_size = flags.values.get("dp_size")
     if launch.server == "SGLang-JAX" and dp_size is not None and dp_size.value > 1:
         words.append("--enable-dp-attention")
@@ -146,10 +149,17 @@ def migrated(launch: Launch) -> Migrated:
     if flags.errors:
         error = FlagErrors.join(flags.errors)
         missing += error.sentences if isinstance(error, FlagErrors) else (str(error),)
+        if any(map(_EXPANSION.search, launch.words)):
+            missing.append("values of the shell's variables are not known here: write them out")
     model = flags.values.get("model_path")
     command = ["palladio", "serve", *([] if model is None else [str(model.value)]), *words]
-    line = " ".join([*(f"{name}={shlex.quote(value)}" for name, value in kept.items()), shlex.join(command)])
+    line = " ".join([*(f"{name}={_quoted(value)}" for name, value in kept.items()), *map(_quoted, command)])
     return Migrated(line, reasons, missing)
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for a shell, which still puts in values of its variables."""
+    return f'"{word}"' if _EXPANSION.search(word) and not re.search(r'["`\\]', word) else shlex.quote(word)
 
 
 def _variables(given: Mapping[str, str]) -> tuple[dict[str, str], list[str], list[str]]:
@@ -168,8 +178,20 @@ def _variables(given: Mapping[str, str]) -> tuple[dict[str, str], list[str], lis
 
 
 def _is_changed(value: OwnValue) -> bool:
-    is_model = value.name == "model_path"
-    return not is_model and (value.typed_name != value.name or " ".join(value.option.values) != _text(value.value))
+    if value.name == "model_path":
+        return False
+    typed = " ".join(value.option.values)
+    return value.typed_name != value.name or not (typed == _text(value.value) or _is_number(typed, value.value))
+
+
+def _is_number(typed: str, value: Any) -> bool:
+    """Return whether a word is a flag's number, written another way: 300 and 300.0."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return float(typed) == value
+    except ValueError:
+        return False
 
 
 def _reason(value: OwnValue) -> str:

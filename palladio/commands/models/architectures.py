@@ -85,7 +85,7 @@ def print_architectures(word: str, *, as_json: bool) -> int:
     found = [row for row in every if row.has(word)]
     if as_json:
         print(json.dumps([dataclasses.asdict(row) for row in found], indent=2))
-        return 0
+        return 0 if found else 1
     for row in found:
         cells = [f"{name} {value}".strip() for name, value in _named(row) if value]
         print(f"{row.architecture}  {row.models}".rstrip())

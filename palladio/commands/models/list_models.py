@@ -68,8 +68,11 @@ def parser() -> argparse.ArgumentParser:
 
 def list_models(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs the command; returns its exit code."""
-    args = parser().parse_args(argv)
+    made = parser()
+    args = made.parse_args(argv)
     if args.architectures is not None:
+        if args.servable or args.download_dir is not None:
+            made.error("--architectures lists what can be served, on this machine or not: it takes --json alone")
         return print_architectures(args.architectures, as_json=args.json)
     cache = hub_cache(args.download_dir)
     models = [

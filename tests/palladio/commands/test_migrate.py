@@ -60,9 +60,26 @@ def test_a_command_in_a_container_and_one_over_several_lines() -> None:
     assert launch == Launch("SGLang", {"VLLM_API_KEY": "k"}, ["--model", "a", "--tp", "2"])
 
 
+def test_redirections_end_a_command_and_variables_stand_in_front_of_it() -> None:
+    launch = read_launch("docker run --env=VLLM_API_KEY=k -eHF_TOKEN=t image vllm serve m --port 1 2>/tmp/log >out")
+    assert launch == Launch("vLLM", {"VLLM_API_KEY": "k", "HF_TOKEN": "t"}, ["m", "--port", "1"])
+
+
+def test_variables_of_the_shell() -> None:
+    found = migrated(read_launch("sglang serve --model-path $MODEL --host ${HOST} --port $PORT"))
+    assert found.line == 'palladio serve "$MODEL" --host "${HOST}"'
+    assert [sentence.partition(" ")[0] for sentence in found.missing] == ["--port", "values"]
+
+
+def test_a_number_written_another_way_has_not_changed() -> None:
+    found = migrated(read_launch("sglang serve --model-path m --watchdog-timeout 300 --mem-fraction-static .9"))
+    assert found.reasons == []
+
+
 def test_what_a_file_says_stays_in_the_file(tmp_path) -> None:
     found = migrated(Launch("vLLM", {}, ["--config", "serve.yaml", "--seed", "3"]))
     assert found.line == "palladio serve --random-seed 3 --config serve.yaml"
+    assert [reason for reason in found.reasons if reason.startswith(("--host 0.0.0.0", "--port 8000"))]
 
 
 @pytest.mark.parametrize(

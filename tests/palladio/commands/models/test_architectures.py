@@ -36,3 +36,11 @@ def test_a_product_is_found(word: str, name: str, capsys: pytest.CaptureFixture[
 def test_nothing_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--architectures", "no such model"]) == 1
     assert names_of(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize("flags", [["--servable"], ["--download-dir", "/x"]])
+def test_it_takes_no_flags_of_caches(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["list", "--architectures", "Qwen", *flags])
+    assert ended.value.code == 2
+    assert "--architectures" in capsys.readouterr().err
