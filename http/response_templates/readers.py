@@ -22,6 +22,7 @@ CPU_SECONDS = 0.5  # for one piece of a sample
 _EXTRA_SECONDS = 20.0  # that an answer may take beyond its CPU time, as on a busy machine
 _START_SECONDS = 60.0
 _MAX_LINE = 1 << 28  # bytes of an answer
+_MAX_TEXTS = 4  # whole texts read at once; each has a child of its own
 _CODE = (
     "import sys; sys.path[:] = sys.argv[3:]\n"
     "from palladio.http.response_templates.reader_process import main; main(int(sys.argv[1]), float(sys.argv[2]))"
@@ -38,11 +39,15 @@ class TemplateReaders:
 
     Args:
         cpu_seconds: for one piece of a sample.
+
+    Attributes:
+        texts: those who read a whole text hold it.
     """
 
     def __init__(self, cpu_seconds: float = CPU_SECONDS) -> None:
         self._cpu_seconds = cpu_seconds
         self._lock = threading.Lock()
+        self.texts = asyncio.Semaphore(_MAX_TEXTS)
         self._text = ""
         self._broken = ""  # a template that cannot be loaded
         self._process: subprocess.Popen[bytes] | None = None
@@ -122,11 +127,12 @@ class TemplateReaders:
 
 
 async def read_whole(reader: "SampleReader", text: str) -> list[Event]:
-    """The events of a whole text."""
-    try:
-        return [*(await reader.feed(text)), *(await reader.finish())]
-    finally:
-        reader.close()
+    """The events of a whole text; few are read at once."""
+    async with reader.readers.texts:
+        try:
+            return [*(await reader.feed(text)), *(await reader.finish())]
+        finally:
+            reader.close()
 
 
 class SampleReader:
@@ -135,12 +141,13 @@ class SampleReader:
 
     Attributes:
         has_failed: it could not go on.
+        readers: what it belongs to.
     """
 
     def __init__(self, readers: TemplateReaders, spec: ResponseSpec, opening: dict[str, Any], cpu: float) -> None:
         self.has_failed = False
         self._cpu = cpu
-        self._readers = readers
+        self.readers = readers
         self._spec = spec
         self._opening = opening
         self._held = ""  # has been taken, and has not come out
@@ -194,11 +201,16 @@ class SampleReader:
         return answer
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        connection = await asyncio.to_thread(self._readers.connect, self._spec)
+        connection, opening = await asyncio.to_thread(self._connect)
         connection.setblocking(False)
         with contextlib.ExitStack() as stack:
             stack.callback(connection.close)
             self._streams = await asyncio.open_connection(sock=connection, limit=_MAX_LINE)
             stack.pop_all()
-        self._streams[1].write(json.dumps(self._opening).encode() + b"\n")
+        self._streams[1].write(opening)
         return self._streams
+
+    def _connect(self) -> tuple[socket.socket, bytes]:
+        """A connection, and its first line: a prompt of megabytes takes long to write."""
+        opening = json.dumps(self._opening).encode() + b"\n"
+        return self.readers.connect(self._spec), opening

@@ -1,6 +1,7 @@
 """POST /v1/chat/completions/batch, as vLLM has it: several conversations, each with a choice of one answer."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +38,8 @@ async def _complete(context: Context, call: Call, body: BatchChatRequest) -> Res
     requests = [run.request for _, run in prepared]
     check_samples(requests)
     stop_patterns(requests)
-    answers = await call.wait(_collect([run for _, run in prepared]))
+    with context.running.track(name, requests) if len(requests) > 1 else contextlib.nullcontext():
+        answers = await call.wait(_collect([run for _, run in prepared]))
     warnings = _joined([run.warnings for _, run in prepared])
 
     def write() -> Response:

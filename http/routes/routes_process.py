@@ -28,6 +28,7 @@ def process_router(context: Context) -> APIRouter:
         check_admin_access(context.config, request, "configuring the server")
 
     router = APIRouter(dependencies=[Depends(may_configure)])
+    lock = asyncio.Lock()  # two at once would close each other's log
 
     @router.post("/configure_logging", openapi_extra=describe_body(ConfigureLoggingBody))
     async def configure_logging(
@@ -36,10 +37,12 @@ def process_router(context: Context) -> APIRouter:
         """Changes the log of requests, and the level of the log of both processes. The answer is empty."""
         level = _level(body)
         changes = {name: value for name, value in body if name in _OF_REQUESTS and value is not None}
-        if changes:
-            await asyncio.to_thread(_configure, context, changes)
         if level is not None:
             context.require_ready()
+        if changes:
+            async with lock:
+                await asyncio.to_thread(_configure, context, changes)
+        if level is not None:
             await context.engine.configure_process(level)
             configure_process(level, freeze_gc=False)
         return Response()

@@ -30,11 +30,14 @@ def vllm_control_router(context: Context) -> APIRouter:
 
 def _add_pause(router: APIRouter, context: Context) -> None:
     @router.post("/pause")
-    async def pause(mode: Mode = "abort", clear_cache: bool = True) -> dict[str, str]:
-        """Stops generation; new requests wait. `abort` ends the requests that run, `keep` lets them go on later."""
+    async def pause(mode: Mode = "abort", clear_cache: bool = True) -> dict[str, Any]:
+        """Stops generation; new requests wait. `abort` ends the requests that run, `keep` lets them go on later.
+
+        `cache_cleared` is false where requests that wait keep the prefix cache.
+        """
         await context.engine.model.pause(_pause_mode(mode, keeps_pages=True))
         if clear_cache and mode == "abort":
-            await _reset(context)
+            return {"status": "paused", "cache_cleared": await _reset(context)}
         return {"status": "paused"}
 
     @router.post("/resume")

@@ -1,5 +1,6 @@
 """POST /v1/chat/completions/batch: each conversation has the answer that it would have alone."""
 
+import concurrent.futures
 from typing import Any
 
 import httpx
@@ -8,7 +9,7 @@ import pytest
 from palladio.http.wire.protocol_chat import BatchChatRequest, ChatRequest, ToolFields
 from palladio.runtime.interface.errors import GenerationError
 from tests.fake_engine import MODEL, FakeEngine
-from tests.http.conftest import Serve
+from tests.http.conftest import Serve, wait_until
 
 PATH = "/v1/chat/completions"
 CONVERSATIONS = [
@@ -72,3 +73,13 @@ def test_each_warning_comes_once(http: httpx.Client) -> None:
 def test_fields_are_those_of_a_chat() -> None:
     left_out = ToolFields.model_fields.keys() | {"input_ids"}
     assert BatchChatRequest.model_fields.keys() == ChatRequest.model_fields.keys() - left_out
+
+
+def test_its_id_aborts_all_conversations(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.delay, engine.reply = 0.02, "word " * 200
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        body = {"messages": CONVERSATIONS, "rid": "all", "max_tokens": 150}
+        running = pool.submit(http.post, f"{PATH}/batch", json=body)
+        wait_until(lambda: len(engine.calls) == len(CONVERSATIONS))
+        assert http.post("/abort_requests", json={"request_ids": ["all"]}).json()["aborted"] == len(CONVERSATIONS)
+        assert {choice["finish_reason"] for choice in running.result().json()["choices"]} == {"abort"}

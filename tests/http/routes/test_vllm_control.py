@@ -23,7 +23,7 @@ def ok(answer: httpx.Response) -> Any:
 
 def test_a_pause(http: httpx.Client, engine: FakeEngine) -> None:
     assert ok(http.get("/is_paused")) == {"is_paused": False}
-    assert ok(http.post("/pause")) == {"status": "paused"}
+    assert ok(http.post("/pause")) == {"status": "paused", "cache_cleared": True}
     assert ok(http.get("/is_paused")) == {"is_paused": True}
     assert ok(http.get("/is_sleeping")) == {"is_sleeping": True}
     assert engine.steered == [("SetPause", "abort")]
