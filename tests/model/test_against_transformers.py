@@ -57,14 +57,8 @@ def test_every_logit_of_the_prompts(family, tmp_path):
         np.testing.assert_allclose(ours[b], expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("family", "cut"),
-    [
-        *(pytest.param("qwen2", cut, marks=pytest.mark.slow) for cut in (1, 16)),
-        ("mistral", 15),
-        pytest.param("mistral", 40, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow  # tests/runtime/core/test_prefix_cache.py and test_states.py have chunks
+@pytest.mark.parametrize(("family", "cut"), [("qwen2", 1), ("qwen2", 16), ("mistral", 15), ("mistral", 40)])
 def test_two_chunks_equal_one(family, cut, tmp_path):
     config, model = load(make_checkpoint(tmp_path, family))
     whole = Driver(config, model, len(prompts())).step(prompts())

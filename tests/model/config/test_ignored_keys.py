@@ -183,6 +183,7 @@ _BY_TYPE = {
 }
 
 
+@pytest.mark.slow  # test_rope_scaling.py has both objects
 @needs_torch
 @pytest.mark.torch
 def test_logits_of_olmo3_with_flat_rope_parameters_beside_those_by_type(tmp_path: Path) -> None:
@@ -190,6 +191,7 @@ def test_logits_of_olmo3_with_flat_rope_parameters_beside_those_by_type(tmp_path
     check_logits(make_checkpoint(tmp_path, "olmo3", rope_scaling=None, rope_parameters=_FLAT | _BY_TYPE))
 
 
+@pytest.mark.slow  # a golden of gemma2 has caps
 @needs_torch
 @pytest.mark.torch
 def test_logits_of_gemma3_with_a_cap_on_scores(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def test_mimo_is_qwen2_with_layers_that_are_not_used(tmp_path: Path, caplog: Any
     assert "further ahead (num_nextn_predict_layers); they are not used. Ignored tensors: 2" in caplog.text
 
 
+@pytest.mark.slow  # test_internlm2_is_llama_in_other_tensors has its tensors
 @needs_torch
 @pytest.mark.torch
 def test_logits_of_internlm2_with_biases(tmp_path: Path) -> None:

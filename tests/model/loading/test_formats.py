@@ -65,7 +65,10 @@ def test_experts_one_by_one(case: str, tmp_path: Path) -> None:
         assert_as_transformers(path / "wide", loaded)
 
 
-@pytest.mark.parametrize("case", STACKED)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.slow if case == "mxfp4" else ()) for case in STACKED],  # that is below
+)
 def test_experts_in_one_tensor(case: str, tmp_path: Path) -> None:
     path = stacked_checkpoint(tmp_path, case, **FEW_LAYERS.get(case, {}))
     loaded = load(path)

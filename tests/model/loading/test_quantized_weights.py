@@ -209,7 +209,7 @@ def wide_logits(path: str, sizes: list[int], quantization: str | None) -> list[l
         pytest.param("qwen2_tied", "fp8", 360, id="2880 over 8, of blocks an eighth as large"),
         pytest.param("qwen3_moe", "fp8", 80, marks=pytest.mark.slow),
         pytest.param("deepseek_v3", "fp8", 80, marks=pytest.mark.slow),
-        pytest.param("qwen2_tied", "int8", 90, id="a tied table, split over devices"),
+        pytest.param("qwen2_tied", "int8", 90, marks=pytest.mark.slow, id="a tied table, split over devices"),
     ],
 )
 def test_devices_that_cut_groups_in_two(family: str, quantization: str, columns: int, tmp_path: Path) -> None:

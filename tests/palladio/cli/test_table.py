@@ -102,7 +102,13 @@ WORKER = """from palladio.server.launch import run_worker
 raise SystemExit(run_worker(lambda: print("x" * 100000)))"""
 
 
-@pytest.mark.parametrize("words", ["-m palladio list --json", f"-c '{WORKER}'"], ids=["command", "worker"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param("-m palladio list --json", marks=pytest.mark.slow, id="command"),
+        pytest.param(f"-c '{WORKER}'", id="worker"),
+    ],
+)
 def test_a_reader_that_goes_away_is_no_error(words: str) -> None:
     command = f"{sys.executable} {words} | true; echo ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -114,6 +114,7 @@ def test_ctrl_c_while_a_worker_imports_prints_no_traceback(start):
     assert end(process) == (130, "")
 
 
+@pytest.mark.slow  # test_sigterm_while_a_worker_is_being_started_ends_it_too has one without a process of its own
 def test_sigterm_to_a_command_ends_its_worker(start):
     process = start(["palladio", "compile", "--model-path", MODEL])
     wait_for(lambda: _descendants(process.pid), process)

@@ -14,10 +14,10 @@ from tests.source_tree import ROOT
     ("name", "words"),
     [
         *(("http", ["palladio.launch_server"]), ("signal", ["palladio", "serve"])),
-        ("http/__init__", ["palladio.launch_server"]),
         *(
             pytest.param(name, words, marks=pytest.mark.slow)
             for name, words in (
+                ("http/__init__", ["palladio.launch_server"]),
                 ("http", ["palladio", "serve"]),
                 ("signal", ["palladio.launch_server"]),
                 ("http/__init__", ["palladio", "serve"]),

@@ -198,12 +198,14 @@ def test_programs_that_come_later(folders, engines, monkeypatch, mode):
         np.testing.assert_allclose(embed(engine.core(), PROMPTS), expected, atol=1e-6)
 
 
+@pytest.mark.slow  # test_determinism.py has one shape
 def test_one_shape(folders, engines):
     engine = TinyEngine(folders["mean"], **EMBEDS, deterministic=True)
     assert len(engine.programs) == 3
     np.testing.assert_allclose(embed(engine.core(), PROMPTS), embed(engines["mean"].core(), PROMPTS), atol=1e-6)
 
 
+@pytest.mark.slow  # test_new_program.py exports programs
 def test_programs_are_exported(folders, engines, tmp_path):
     flags = EMBEDS | {"compiled_dir": str(tmp_path), "compilation_cache_dir": "", "chunked_prefill_size": 16}
     compile_ahead(EngineConfig.from_flags({"model_path": str(folders["last"]), **FLAGS, **flags}))

@@ -44,6 +44,7 @@ def test_weights_are_exchanged_as_they_lie(tmp_path: Path, caplog: pytest.LogCap
     assert before != after == generate(core_of(second), PROMPTS, max_tokens=6)
 
 
+@pytest.mark.slow  # tests/pallas_kernels/test_cpu_native.py has its numbers, and test_native_choice.py who gets it
 @pytest.mark.skipif(not any(map(shutil.which, library.COMPILERS)), reason="needs a C++ compiler")
 def test_attention_by_our_own_code_gives_the_tokens_of_xla(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of a model whose layers have windows, sinks and experts, over pages of 4 tokens."""
