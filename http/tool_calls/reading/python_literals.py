@@ -15,11 +15,12 @@ MAX_DEPTH = 64
 _MAX_SIZE = 1 << 20  # characters, most of which have to be in strings
 _MAX_TOKENS = 10_000  # some ms for Python's parser
 
+# Atomic groups in long quotes: Python before 3.11.4 gets possessive ones wrong whose branches begin with a class.
 _TOKEN = re.compile(
     r"""
     (?P<space> [ \t\r\n]++ )
     | (?P<prefix> [rRuU]? )
-      (?P<quoted> '''(?:[^'\\]|\\.|'(?!''))*+''' | \"""(?:[^"\\]|\\.|"(?!""))*+\"""
+      (?P<quoted> '''(?>(?:[^'\\]|\\.|'(?!''))*)''' | \"""(?>(?:[^"\\]|\\.|"(?!""))*)\"""
                 | '[^'\\]*+(?:\\.[^'\\]*+)*+' | "[^"\\]*+(?:\\.[^"\\]*+)*+" )
     | (?P<number> [+-]?+ (?: 0[xX][0-9a-fA-F_]++ | 0[oO][0-7_]++ | 0[bB][01_]++
                            | (?:[0-9][0-9_]*+(?:\.[0-9_]*+)?+|\.[0-9][0-9_]*+)(?:[eE][+-]?+[0-9_]++)?+ ) (?![\w.]) )

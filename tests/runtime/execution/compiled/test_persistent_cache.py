@@ -1,5 +1,6 @@
 """Where compiled programs are kept: directories that cannot be written, and URLs."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -16,13 +17,18 @@ def place() -> tuple[bool, str | None]:
     return options["jax_enable_compilation_cache"], options["jax_compilation_cache_dir"]
 
 
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Without what JAX says when another test of this process had a cache."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 def test_a_url_goes_to_jax_as_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epath = pytest.importorskip("etils.epath")
     monkeypatch.setattr(epath, "Path", lambda url: tmp_path / url.removeprefix("gs://"))
     use_persistent_cache("gs://bucket/x")
-    assert (place(), caplog.messages) == ((True, "gs://bucket/x"), [])
+    assert (place(), warnings_in(caplog)) == ((True, "gs://bucket/x"), [])
     assert list((tmp_path / "bucket" / "x").iterdir()) == []
 
 
@@ -41,7 +47,7 @@ def test_a_bucket_that_can_be_read_alone_is_read(
     monkeypatch.setattr(epath, "Path", lambda _: ReadOnly(tmp_path))
     use_persistent_cache("gs://bucket/x")
     assert place() == (True, "gs://bucket/x")
-    assert ["not kept" in line for line in caplog.messages] == [True]
+    assert ["not kept" in line for line in warnings_in(caplog)] == [True]
     assert jax.config.values["jax_persistent_cache_min_compile_time_secs"] > 1e6
 
 
@@ -51,7 +57,7 @@ def test_a_missing_package_is_one_line_and_no_cache(
     monkeypatch.setitem(sys.modules, "etils.epath", None)
     use_persistent_cache("gs://bucket/x")
     assert place()[0] is False
-    (line,) = caplog.messages
+    (line,) = warnings_in(caplog)
     assert "needs the package etils" in line
     assert "cache-url" in line
 
@@ -67,7 +73,7 @@ def test_a_bucket_that_does_not_answer_is_one_line_and_no_cache(
     monkeypatch.setattr(epath, "Path", lost)
     use_persistent_cache("gs://bucket/x")
     assert place()[0] is False
-    (line,) = caplog.messages
+    (line,) = warnings_in(caplog)
     assert "gs://bucket/x: RuntimeError: no credentials" in line
 
 
@@ -77,7 +83,7 @@ def test_a_directory_that_cannot_be_made_is_one_line_and_no_cache(
     (tmp_path / "file").write_text("in the way")
     use_persistent_cache(tmp_path / "file" / "x")
     assert place()[0] is False
-    (line,) = caplog.messages
+    (line,) = warnings_in(caplog)
     assert "--compilation-cache-dir" in line
 
 
@@ -90,11 +96,11 @@ def test_a_directory_that_cannot_be_written_is_read(
     monkeypatch.setattr(Path, "write_bytes", full)
     use_persistent_cache(tmp_path)
     assert place() == (True, str(tmp_path))
-    (line,) = caplog.messages
+    (line,) = warnings_in(caplog)
     assert "No space left on device" in line
     jax.jit(lambda x: x + 11)(3.0)
     assert list(tmp_path.iterdir()) == [], "jax tries no program, and so warns of none"
-    assert len(caplog.messages) == 1
+    assert len(warnings_in(caplog)) == 1
 
 
 def test_a_directory_that_cannot_be_read_is_one_line_and_no_cache(
@@ -106,7 +112,7 @@ def test_a_directory_that_cannot_be_read_is_one_line_and_no_cache(
     monkeypatch.setattr(Path, "iterdir", deny)  # root reads any directory
     use_persistent_cache(tmp_path)
     assert place()[0] is False
-    (line,) = caplog.messages
+    (line,) = warnings_in(caplog)
     assert "Permission denied" in line
     assert jax.jit(lambda x: x + 12)(3.0) == 15.0
 
