@@ -126,6 +126,7 @@ def server(embedded_model_server: Server) -> Iterator[Server]:
     embedded_model_server.check_clean()
 
 
+@pytest.mark.slow  # test_cli.py starts it
 def test_it_is_served_under_its_own_name(client):
     assert [model.id for model in client.models.list()] == [DEFAULT_MODEL_NAME]
 

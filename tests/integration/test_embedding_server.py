@@ -71,6 +71,7 @@ def vectors(answer: openai.types.CreateEmbeddingResponse) -> np.ndarray:
 
 @needs_torch
 @pytest.mark.torch
+@pytest.mark.slow  # test_embedding_engine.py compares with transformers
 def test_what_transformers_computes(client: openai.OpenAI, folder: Path) -> None:
     import torch
     from transformers import AutoModel

@@ -33,6 +33,7 @@ def expected(engine) -> list[list[int]]:
     return [engine.generate(input_ids=ids, sampling_params=PARAMS)["output_ids"] for ids in IDS]
 
 
+@pytest.mark.slow  # tests/runtime/core/test_input_embeds.py has the forms
 def test_forms(engine, table, expected, checkpoint) -> None:
     one, other = (table[ids] for ids in IDS)
     for value in (one, one.tolist(), list(one), encoded_rows(checkpoint, IDS[0])):

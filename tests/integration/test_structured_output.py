@@ -210,6 +210,7 @@ def test_a_large_schema_holds_nobody_up(server):
         assert future.result() == 200
 
 
+@pytest.mark.slow  # the same engine behind a server is in the other tests
 def test_offline(checkpoint, cache_dir):
     flags = LIMITS.replace(DECODE_SIZES, "").replace("--compile full ", "").split()
     names = [flag.removeprefix("--").replace("-", "_") for flag in flags if flag.startswith("--")]

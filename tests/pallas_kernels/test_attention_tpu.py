@@ -62,6 +62,7 @@ def test_matches_the_oracle(case):
     ],
     ids=str,
 )
+@pytest.mark.slow  # test_matches_the_oracle interprets the same kernel
 def test_matches_the_oracle_on_a_simulated_tpu(case, mode):
     assert _error(case, mode) < 1e-5
     assert not _races()
@@ -124,6 +125,7 @@ SHARING = (1, 63, 127, 128, 129, 2, 256, 500, 100, 5, 257, 200, 32, 255)  # of t
     ],
     ids=str,
 )
+@pytest.mark.slow  # below are shared grid steps with a shorter window
 def test_short_requests_share_grid_steps(traits):
     """With those of the same eight rows, up to four in one, or two of more than 128 keys; long ones and padding between
     them."""

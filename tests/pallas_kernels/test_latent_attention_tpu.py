@@ -59,6 +59,7 @@ def test_any_number_of_heads(num_heads):
     ],
     ids=str,
 )
+@pytest.mark.slow  # test_matches_the_oracle interprets the same kernel
 def test_matches_the_oracle_on_a_simulated_tpu(case, target):
     assert error(case, "tpu", target) < 1e-5
     assert not _races()

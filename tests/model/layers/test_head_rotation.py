@@ -16,6 +16,7 @@ def checkpoint(tmp_path_factory):
     return make_checkpoint(tmp_path_factory.mktemp("llama"), "llama3", head_dim=128, num_hidden_layers=1)
 
 
+@pytest.mark.slow  # tests/pallas_kernels has the kernel
 def test_a_prompt_is_the_same_with_the_kernel_and_without(checkpoint, monkeypatch):
     called, rotate = [], Attention._rotate_in_kernel
 

@@ -154,6 +154,7 @@ def test_the_log_says_what_each_type_became(tmp_path: Path, caplog: pytest.LogCa
     assert {("Q4_1", "float32"), ("Q8_0", "float32")} <= forms, "queries, keys and values differ in type"
 
 
+@pytest.mark.slow  # test_a_usual_mixture has experts
 def test_experts_and_norms_with_one_added(tmp_path: Path) -> None:
     moe = small(tmp_path / "moe", "qwen3_moe", num_hidden_layers=1, num_experts=4, moe_intermediate_size=256)
     own = {"expert_count": 4, "expert_used_count": 3, "expert_feed_forward_length": 256}

@@ -246,6 +246,7 @@ def growth_and_rest(folder: str) -> tuple[int, int]:
     return grown, rest
 
 
+@pytest.mark.slow  # measures memory
 def test_flushing_gives_memory_back(tiny_dir: Path) -> None:
     """To the system, not only to the process: one of its own, for what other tests have left comes and goes too."""
     grown, rest = call_in_new_process(__name__, "growth_and_rest", str(tiny_dir))

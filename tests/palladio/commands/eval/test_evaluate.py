@@ -64,6 +64,7 @@ def test_results_are_not_among_log_lines_of_steps(told: Any, monkeypatch: pytest
     assert levels == ["warning", "info"]
 
 
+@pytest.mark.slow  # needs transformers; make real measures perplexity
 def test_the_loss_is_transformers(told: Any, tmp_path: Path) -> None:
     """Over overlapping windows, the way its guide computes it."""
     hf_oracle = pytest.importorskip("tests.model.hf_oracle")

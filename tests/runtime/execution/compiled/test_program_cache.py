@@ -139,6 +139,7 @@ print(programs._thread.is_alive())
 """
 
 
+@pytest.mark.slow  # a process of its own
 def test_a_process_that_ends_waits_for_the_program_that_is_being_compiled():
     """Python ends a daemon thread in the middle of XLA's C++, which aborts the process. An engine is such a thread."""
     done = subprocess.run([sys.executable, "-c", ENDS_EARLY], capture_output=True, text=True, timeout=120, check=False)

@@ -61,6 +61,7 @@ def collectives_in_loops(num_rows):
     return found
 
 
+@pytest.mark.slow  # reads a compiled program
 def test_no_pass_of_a_search_waits_for_another_device():
     whole, divided = call_with_devices(__name__, "collectives_in_loops", 5)
     assert whole == {}

@@ -260,6 +260,7 @@ def test_server_info_and_flush(engine):
     assert engine.abort_request() == 0
 
 
+@pytest.mark.slow  # a process of its own
 def test_start_is_shown(model_dir, capsys, monkeypatch, caplog):
     with caplog.at_level("INFO", logger="palladio"), make(model_dir, {"start_delay": 6.5}):
         assert "Loading weights: 1/2 tensors" in caplog.text
@@ -306,6 +307,7 @@ def test_bad_start(tmp_path, model_dir):
     assert threading.active_count() <= threads
 
 
+@pytest.mark.slow  # a process of its own
 def test_leaving_without_shutdown_while_busy(model_dir):
     program = f"""
         import json
