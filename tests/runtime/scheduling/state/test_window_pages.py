@@ -195,6 +195,15 @@ def test_pages_are_given_back_when_the_step_is_final_and_by_what_is_computed_for
     check(sim, {})
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_tokens_of_drafts_that_may_be_refused_move_no_window(lag: int) -> None:
+    sim = Simulation(num_pages=30, windows=((6, 1),), max_step_tokens=8, lag=lag, num_drafts=3)
+    sim.add("x", list(range(10, 30)), 30, ignore_eos=True)
+    while sim.step():
+        sim.scheduler.check_integrity()
+    assert len(sim.outputs["x"]) == 30
+
+
 def test_a_branch_in_the_middle_finds_the_window_that_others_left() -> None:
     """A page that leaves the window is idle in the tree, not free."""
     sim = Simulation(num_pages=40, windows=((8, 1),), max_step_tokens=16)
