@@ -200,7 +200,7 @@ def test_a_second_sigterm_is_immediate(launch):
     assert "Traceback" not in server.log()
 
 
-@pytest.mark.slow  # tests/http/storage has full disks
+@pytest.mark.slow  # tests/http/files/test_storage_failures.py has full disks
 def test_a_full_disk_does_no_harm(launch, tmp_path):
     """The dumps' folder is gone when the engine is killed; the server says so and goes on. The next engine goes with
     its server."""

@@ -29,7 +29,6 @@ def generate(core):
     return collector.run().outcome("a").tokens
 
 
-@pytest.mark.slow  # the test of a wrong kernel runs the same check
 def test_an_engine_whose_first_answer_agrees_is_not_degraded_and_answers_as_ever(folder, monkeypatch, caplog):
     with caplog.at_level("INFO"):
         core = create(folder)
