@@ -65,10 +65,7 @@ def test_experts_one_by_one(case: str, tmp_path: Path) -> None:
         assert_as_transformers(path / "wide", loaded)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=pytest.mark.slow if case == "mxfp4" else ()) for case in STACKED],  # that is below
-)
+@pytest.mark.parametrize("case", STACKED)
 def test_experts_in_one_tensor(case: str, tmp_path: Path) -> None:
     path = stacked_checkpoint(tmp_path, case, **FEW_LAYERS.get(case, {}))
     loaded = load(path)
@@ -184,7 +181,8 @@ def logits_in_parts(path: str, sizes: list[tuple[int, int]]) -> list[list[list[f
     return found
 
 
-@pytest.mark.parametrize("case", ["mxfp4", pytest.param("float8 in blocks", marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_devices_that_cut_groups_in_two has such parts
+@pytest.mark.parametrize("case", ["mxfp4", "float8 in blocks"])
 def test_experts_over_devices(case: str, tmp_path: Path) -> None:
     """Two parts of two devices: each has 16 of an expert's 32 columns, half of a group."""
     path = stacked_checkpoint(tmp_path, case, **FEW_LAYERS.get(case, {}))
