@@ -76,7 +76,7 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
         "pallas_kernels/narrow_matmul/config.py",
         "found.native_rows if target.is_native else 0",
         "found.native_rows",
-        ("tests/pallas_kernels/test_cpu_native.py",),
+        ("tests/pallas_kernels/test_cpu_native_library.py",),
     ),
     Fault(
         "native products of int8 are used without their library",
