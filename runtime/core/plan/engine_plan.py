@@ -6,7 +6,7 @@ import functools
 import itertools
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Self
 
@@ -51,6 +51,7 @@ class EnginePlan:
     device: the first one. path: of the model. seed: of the weights, and root of the requests' seeds.
     layout: of the model over the devices.
     kernels: what the model runs on. shape: of the device's state. plan: who gets the memory.
+    weights: their shapes.
     programs: declared, not built. compile: when they are. store: of exported programs; None: there is none.
     """
 
@@ -65,6 +66,7 @@ class EnginePlan:
     seed: int
     shape: DeviceShape
     plan: MemoryPlan
+    weights: Weights
     programs: StepPrograms
     compile: CompileMode
     store: ProgramStore | None
@@ -76,12 +78,14 @@ class EnginePlan:
         agree: Callable[[int], int] = lambda value: value,
         around_late_build: AroundBuild[ProgramKey] = lambda key: contextlib.nullcontext(),
         on_progress: Callable[[LoadProgress], None] = lambda progress: None,
+        skipped: Collection[str] = (),
     ) -> Self:
         """
         Args:
             agree: gives the smallest of all hosts' values; each has another amount of free memory.
             around_late_build: see ProgramCache.
             on_progress: hears of a wait for the device.
+            skipped: kernels that failed their trial on this device.
 
         Raises:
             DeviceTakenError: another process has the device.
@@ -94,7 +98,7 @@ class EnginePlan:
         use_persistent_cache(execution.cache_url or execution.cache_path())
         monitor = CompileMonitor()
         inputs = EngineInputs.of(config, device)
-        sizes = _Sizes.of(config, inputs, agree)
+        sizes = _Sizes.of(config, inputs, agree, skipped)
         limits, shape, buckets = sizes.limits, sizes.shape, sizes.buckets
         hidden = jax.ShapeDtypeStruct((inputs.model.hidden_size,), shape.dtype)
         static = StaticModel(sizes.structure, hidden, shape.num_valid_tokens)
@@ -126,6 +130,7 @@ class EnginePlan:
             seed=seed,
             shape=shape,
             plan=plan,
+            weights=sizes.weights,
             programs=declare(plan.num_pages),
             compile=compile_mode(config, inputs.defaults),
             store=stores.exports,
@@ -152,11 +157,14 @@ class _Sizes:
     memory: DeviceMemory
 
     @classmethod
-    def of(cls, config: EngineConfig, inputs: EngineInputs, agree: Callable[[int], int]) -> Self:
+    def of(
+        cls, config: EngineConfig, inputs: EngineInputs, agree: Callable[[int], int], skipped: Collection[str] = ()
+    ) -> Self:
         limits, model, mesh = inputs.limits, inputs.model, inputs.mesh
         tokens = inputs.num_valid_tokens, inputs.pooling, inputs.target
         by_flags = device_shape(config, inputs.layout, limits, inputs.dtypes, mesh, *tokens)
-        kernels = kernels_of(config.execution, inputs.device, inputs.dtypes, inputs.layout.config, by_flags)
+        chosen_by = config.execution, inputs.device, inputs.dtypes, inputs.layout.config, by_flags
+        kernels = kernels_of(*chosen_by, skipped)
         structure, weights = abstract_weights(model, inputs.dtypes, mesh, kernels)
         needs = needs_of(config, inputs.device.platform, limits, by_flags, weights)
         memory = device_memory(list(mesh.local_devices), needs)

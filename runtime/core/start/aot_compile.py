@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from palladio.runtime.core.plan.engine_plan import EnginePlan
+from palladio.runtime.core.start.tried_plan import TriedPlan
 from palladio.runtime.core.start.warmup import describe_programs
 from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.config.config import EngineConfig
@@ -37,7 +37,7 @@ def compile_ahead(config: EngineConfig) -> None:
         )  # what comes from there cannot be exported
     source = resolve_source(config.source, needs_weights=False)
     display = ProgressDisplay()
-    design = EnginePlan.of(dataclasses.replace(config, source=source), on_progress=display.update)
+    design = TriedPlan(dataclasses.replace(config, source=source), on_progress=display.update).design
     for line in design.plan.table():
         logger.info(line)
     built, start = design.programs.built, time.perf_counter()

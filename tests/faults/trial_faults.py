@@ -1,0 +1,44 @@
+"""Faults of kernel trials; see `faults`."""
+
+from tests.faults.fault import Fault
+
+_TRIALS = ("tests/runtime/core/trials/test_faulty_kernels.py",)
+
+TRIAL_FAULTS = (
+    Fault(
+        "a verdict of another kind of device is taken",
+        "runtime/core/trials/verdicts.py",
+        "*dataclasses.astuple(platform), *(case",
+        "*dataclasses.astuple(platform)[1:], *(case",
+        _TRIALS,
+    ),
+    Fault(
+        "the marker of a trial is not removed",
+        "runtime/folders/trial_markers.py",
+        "            path.unlink(missing_ok=True)\n",
+        "            pass\n",
+        ("tests/runtime/folders/test_trial_markers.py", *_TRIALS),
+    ),
+    Fault(
+        "one backend is used for decode steps and another for prefill steps",
+        "model/cache/paged_cache.py",
+        "            sinks=sinks,\n            backend=kernels.attention,\n",
+        '            sinks=sinks,\n            backend="reference" if self.metadata.kind == "decode" else '
+        "kernels.attention,\n",
+        _TRIALS,
+    ),
+    Fault(
+        "a kernel that ended a process is tried again",
+        "runtime/core/trials/kernel_trials.py",
+        'found[name] = Verdict(name, "died", text=text)',
+        'found.setdefault(name, Verdict(name, "ok", text=text))',
+        _TRIALS,
+    ),
+    Fault(
+        "rows that are not finite are compared with nothing",
+        "runtime/core/trials/comparison.py",
+        "    if broken.any():",
+        "    if broken.all():",
+        ("tests/runtime/core/trials/test_comparison.py",),
+    ),
+)
