@@ -8,7 +8,9 @@ import contextlib
 import dataclasses
 import fcntl
 import os
+import re
 import secrets
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -42,7 +44,7 @@ def trial_marker(folder: Path, key: str, kernel: str) -> Iterator[None]:
         OSError: no file can be made there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{key}.{os.getpid()}.{secrets.token_hex(4)}{_SUFFIX}"
+    path = folder / f"{key}.{_owner(os.getpid())}.{secrets.token_hex(4)}{_SUFFIX}"
     new = path.with_suffix(".new")  # without a lock it would look left
     with new.open("x", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -71,25 +73,38 @@ def left_markers(folder: Path, key: str) -> list[LeftMarker]:
     return found
 
 
-def markers_of(folder: Path, process: int) -> list[LeftMarker]:
-    """Return the markers that a process of this host has made and not removed, whether it runs or not.
+class ProcessMarkers:
+    """The markers that a process of this host makes, and has not removed, whether it still runs or not.
 
     Args:
-        process: its pid.
+        folder: where markers are; None: nowhere.
+        process: its pid; it has made none yet. Older ones are of a process that had the same pid.
     """
-    found = []
-    for path in sorted(folder.glob(f"*.{process}.*{_SUFFIX}")):
-        with contextlib.suppress(OSError):
-            found.append(LeftMarker(path, path.read_text(encoding="utf-8")))
-    return found
+
+    def __init__(self, folder: Path | None, process: int) -> None:
+        self._folder = folder
+        self._pattern = f"*.{_owner(process)}.*{_SUFFIX}"
+        self._older = frozenset(self._paths())
+
+    def found(self) -> list[LeftMarker]:
+        """Return them, the oldest first."""
+        found = []
+        for path in self._paths():
+            with contextlib.suppress(OSError):
+                if path not in self._older:
+                    found.append(LeftMarker(path, path.read_text(encoding="utf-8")))
+        return found
+
+    def remove(self) -> None:
+        """Remove them: the process is ended on purpose, so they say nothing about a kernel."""
+        for marker in self.found():
+            with contextlib.suppress(OSError):
+                marker.path.unlink()
+
+    def _paths(self) -> list[Path]:
+        return [] if self._folder is None else sorted(self._folder.glob(self._pattern))
 
 
-def remove_markers_of(folder: Path, process: int) -> None:
-    """Remove a process's markers: it is ended on purpose, so they say nothing about a kernel.
-
-    Args:
-        process: its pid.
-    """
-    for marker in markers_of(folder, process):
-        with contextlib.suppress(OSError):
-            marker.path.unlink()
+def _owner(process: int) -> str:
+    """Return the name of a process of this host: hosts and containers may share the folder."""
+    return f"{re.sub('[^A-Za-z0-9-]', '-', socket.gethostname())}-{process}"

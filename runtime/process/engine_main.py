@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from palladio.runtime.folders.trial_markers import remove_markers_of
+from palladio.runtime.folders.trial_markers import ProcessMarkers
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.calls import FromEngine, ToEngine
 from palladio.runtime.interface.messages.engine_state import EngineFailed, LoadProgress
@@ -57,7 +57,7 @@ def main() -> None:
         return  # the front was gone before it began
     bootstrap = msgspec.json.decode(line, type=Bootstrap)
     directory = Path(bootstrap.socket_dir)
-    trials = bootstrap.config.execution.trials_path()
+    trials = ProcessMarkers(bootstrap.config.execution.trials_path(), os.getpid())
     lifeline = os.getppid(), directory, trials
     threading.Thread(target=_end_with_parent, args=lifeline, name="lifeline", daemon=True).start()
     configure_logging(bootstrap.log_level, bootstrap.log_format)
@@ -124,7 +124,7 @@ def _read_line(descriptor: int) -> bytes:
     return bytes(line)
 
 
-def _end_with_parent(parent: int, directory: Path, trials: Path | None) -> None:
+def _end_with_parent(parent: int, directory: Path, trials: ProcessMarkers) -> None:
     """Ends this process when the parent does, whatever else it is doing. The trial of a kernel that this cuts short
     leaves no marker.
 
@@ -135,8 +135,7 @@ def _end_with_parent(parent: int, directory: Path, trials: Path | None) -> None:
         readable, _, _ = select.select([descriptor], [], [], 1.0)
         if (readable and not os.read(descriptor, 1)) or os.getppid() != parent:
             shutil.rmtree(directory, ignore_errors=True)
-            if trials is not None:
-                remove_markers_of(trials, os.getpid())
+            trials.remove()
             os._exit(1)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from palladio.runtime.folders.trial_markers import markers_of, remove_markers_of
+from palladio.runtime.folders.trial_markers import ProcessMarkers
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.calls import FromEngine, Shutdown, ToEngine
 from palladio.runtime.interface.messages.engine_state import EngineFailed, EngineReady
@@ -96,7 +96,6 @@ class _Child:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._receive = receive
-        self._trials = bootstrap.config.execution.trials_path()
         self._ready = False  # EngineReady was delivered
         self._failed = False  # EngineFailed was delivered
         self._stopping = False
@@ -111,6 +110,7 @@ class _Child:
             first_line = msgspec.json.encode(addressed) + b"\n"
             self.process = early or spawn(environment)
             stack.pop_all()
+        self._trials = ProcessMarkers(bootstrap.config.execution.trials_path(), self.process.pid)
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died already: the watcher says so
             self.process.stdin.write(first_line)
@@ -135,8 +135,8 @@ class _Child:
         if self._closed:
             return  # someone else stopped it meanwhile
         self._closed = True
-        if is_alive and not self._failed and self._trials is not None:
-            remove_markers_of(self._trials, self.process.pid)  # the trial was cut short, and says nothing
+        if is_alive and not self._failed:
+            self._trials.remove()  # one that was cut short says nothing
         self._sockets.close()
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -154,7 +154,7 @@ class _Child:
 
     def _trial(self) -> str:
         """Return the kernel whose trial was under way; empty: none was."""
-        markers = [] if self._ready or self._trials is None else markers_of(self._trials, self.process.pid)
+        markers = [] if self._ready else self._trials.found()
         return markers[0].kernel if markers else ""
 
     def _watch(self) -> None:

@@ -8,8 +8,8 @@ TRIAL_FAULTS = (
     Fault(
         "a verdict of another kind of device is taken",
         "runtime/core/trials/verdicts.py",
-        "*dataclasses.astuple(platform), *(case",
-        "*dataclasses.astuple(platform)[1:], *(case",
+        "*dataclasses.astuple(platform), *tried",
+        "*dataclasses.astuple(platform)[1:], *tried",
         _TRIALS,
     ),
     Fault(

@@ -58,8 +58,9 @@ def parser() -> argparse.ArgumentParser:
         "--timeout", type=float, default=60.0, metavar="S", help="seconds that jax has to find devices (default: 60)"
     )
     help_of_kernels = (
-        "try each kernel that a model's programs use, beside a plain implementation, measure it, and write a report "
-        "for a bug report; takes the flags of `palladio serve` too (default: the embedded model)"
+        "try each kernel that a model's programs use, beside a plain implementation, and measure it; load the model, "
+        "read weights back, and check a first answer; write a report for a bug report. Takes the flags of `palladio "
+        "serve` too (default: the embedded model)"
     )
     found.add_argument("--kernels", action="store_true", help=help_of_kernels)
     found.add_argument(
@@ -111,6 +112,10 @@ def _show_kernels(report: KernelReport, path: Path, environment: Mapping[str, st
         verdict = result["verdict"]
         if verdict["outcome"] != "ok":
             print(f"{_MARKS['broken']}  {verdict['kernel']}: {redact(verdict['text'], environment)}")
+    for note in report.notes():
+        print(f"{_MARKS['ok']}  {note}")
+    for problem in report.problems:
+        print(f"{_MARKS['broken']}  {redact(problem, environment)}")
     if report.failure:
         print(f"{_MARKS['broken']}  kernels: {redact(report.failure, environment)}")
     print(f"\nThe report is in {path}: attach it to a bug report.")

@@ -1,4 +1,5 @@
-"""`palladio doctor --kernels`: tries the kernels of a model on this machine, and writes a report for a bug report."""
+"""`palladio doctor --kernels`: tries the kernels of a model on this machine, then its weights and a first answer, and
+writes a report for a bug report."""
 
 import dataclasses
 import json
@@ -35,22 +36,47 @@ _VARIABLES: Final = ("JAX_PLATFORMS", "XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KernelReport:
-    """What the trials found.
+    """What was found.
 
     Attributes:
         facts: device, versions, data sheet and model, as the worker prints them; empty: no process came so far.
         results: of each kernel, its verdict and figures.
-        failure: why trials are incomplete; empty: they are not.
+        weights: what was read back of the weights; empty: the process did not come so far.
+        answer: how the first answer compares; empty: as above.
+        failure: why the checks are incomplete; empty: they are not.
     """
 
     facts: Mapping[str, Any]
     results: Sequence[Mapping[str, Any]]
+    weights: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    answer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     failure: str = ""
 
     @property
     def works(self) -> bool:
-        """Whether every kernel works."""
-        return not self.failure and all(one["verdict"]["outcome"] == "ok" for one in self.results)
+        """Whether every kernel works, and weights and answer are right."""
+        kernels = all(one["verdict"]["outcome"] == "ok" for one in self.results)
+        return kernels and not self.failure and not self.problems
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with weights and answer."""
+        wrong = self.weights.get("outcome") == "wrong", self.answer.get("outcome") == "differs"
+        return [str(one["text"]) for one, is_wrong in zip((self.weights, self.answer), wrong, strict=True) if is_wrong]
+
+    def notes(self) -> Iterator[str]:
+        """Return a line for weights and one for the answer, of what is right or could not be looked at."""
+        match self.weights:
+            case {"outcome": "ok", "bytes": num_bytes}:
+                yield f"weights: samples of {num_bytes / 2**30:.2f} GiB, read back from each device, are as in the files"
+            case {"outcome": "unread", "text": text}:
+                yield f"weights: not read back: {text}"
+        match self.answer:
+            case {"outcome": "ok", "differences": differences, "bound": bound, "portable": portable}:
+                mean = sum(differences) / len(differences)
+                yield f"first answer: as {portable} gives it: log-probabilities {mean:.2g} apart, bound {bound:g}"
+            case {"outcome": "not compared", "text": text}:
+                yield f"first answer: not compared: {text}"
 
     def table(self) -> Iterator[str]:
         """Return the lines of a table: a line for each case of a kernel that works, one for each other kernel."""
@@ -86,10 +112,15 @@ def check_kernels(words: Sequence[str], environment: Mapping[str, str]) -> tuple
         What was found, and the content of the report file.
 
     Raises:
-        ConfigError: a flag is wrong.
+        ConfigError: a flag is wrong, or there are several hosts.
     """
     named = words if names_model(words) else [f"--model-path={default_model_path()}", *words]
     config = parse_server_args(named).args.engine_config()
+    if config.parallel.num_hosts > 1:
+        raise ConfigError(
+            f"--nnodes {config.parallel.num_hosts}: `palladio doctor --kernels` looks at one host; run it on each, "
+            "without --nnodes, and with the --tp-size that the devices of one host allow"
+        )
     folder = config.execution.cache_path(environment)
     execution = dataclasses.replace(config.execution, compilation_cache_dir="" if folder is None else str(folder))
     config = dataclasses.replace(config, execution=execution)
@@ -112,11 +143,13 @@ def write_report(path: Path, content: Mapping[str, Any]) -> None:
 def _try_all(config: EngineConfig, environment: Mapping[str, str]) -> KernelReport:
     """Try in one process after the other: each goes on behind the kernel that ended the one before."""
     facts: Mapping[str, Any] = {}
+    weights: Mapping[str, Any] = {}
+    answer: Mapping[str, Any] = {}
     results: list[dict[str, Any]] = []
     for _ in range(_MOST_PROCESSES):
         done = [one["verdict"]["kernel"] for one in results]
         skipped = [one["verdict"]["kernel"] for one in results if one["verdict"]["outcome"] != "ok"]
-        begun, ended, failure = "", False, ""
+        begun, stage, ended, failure = "", "", False, ""
         for line in _lines({"config": config, "done": done, "skipped": skipped}, environment):
             match line:
                 case {"platform": _}:
@@ -127,17 +160,25 @@ def _try_all(config: EngineConfig, environment: Mapping[str, str]) -> KernelRepo
                 case {"verdict": _}:
                     results.append(line)
                     begun = ""
+                case {"stage": name}:
+                    stage = name
+                    print(f"        (looking at {stage} …)", file=sys.stderr, flush=True)
+                case {"weights": found}:
+                    weights = found
+                case {"answer": found}:
+                    answer = found
                 case {"end": _}:
                     ended = True
                 case {"failure": text}:
-                    failure = text
+                    failure = failure or text
         if ended:
-            return KernelReport(facts, results)
+            return KernelReport(facts, results, weights, answer)
         if not begun:
-            return KernelReport(facts, results, failure or "the process that tries kernels ended")
+            when = f"while it looked at {stage}: " if stage else ""
+            return KernelReport(facts, results, weights, answer, when + (failure or "the process ended"))
         verdict = {"kernel": begun, "outcome": "died", "case": "", "shapes": "", "text": failure, "error": None}
         results.append({"verdict": {**verdict, "bound": None, "seconds": 0.0}, "figures": []})
-    return KernelReport(facts, results, f"{_MOST_PROCESSES} processes ended in trials")
+    return KernelReport(facts, results, failure=f"{_MOST_PROCESSES} processes ended in trials")
 
 
 def _lines(request: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -157,7 +198,7 @@ def _lines(request: Mapping[str, Any], environment: Mapping[str, str]) -> Iterat
     code = child.returncode
     if code:
         ended = f"exit code {code}" if code > 0 else signal.Signals(-code).name
-        yield {"failure": f"the process that tried it ended with {ended}"}
+        yield {"failure": f"the process ended with {ended}"}
 
 
 def _content(report: KernelReport, config: EngineConfig, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -171,6 +212,8 @@ def _content(report: KernelReport, config: EngineConfig, environment: Mapping[st
         "variables": variables,
         "failure": report.failure,
         "kernels": list(report.results),
+        "weights": dict(report.weights),
+        "first answer": dict(report.answer),
     }
     cleaned: dict[str, Any] = _clean(found, environment)
     return cleaned

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import jax
 
@@ -107,6 +107,7 @@ def build_executor(
     agree: Callable[[int], int],
     listener: CallListener,
     on_hung: Callable[[str], None] = lambda message: None,
+    skipped: Collection[str] = (),
 ) -> BuiltExecutor:
     """Loads the model, allocates the KV cache and compiles the step programs, with the log lines operators know.
 
@@ -114,6 +115,7 @@ def build_executor(
         agree: gives the smallest of all hosts' values, and waits for them: all do the same at the same time.
         listener: gets the calls and builds of steps.
         on_hung: ends the process when the trial of a kernel hangs; called in another thread.
+        skipped: kernels that are known not to work.
 
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
@@ -122,7 +124,7 @@ def build_executor(
     """
     for conflict in find_conflicts():
         logger.warning(conflict)
-    tried = TriedPlan(config, agree, listener.building, on_progress, on_hung)
+    tried = TriedPlan(config, agree, listener.building, on_progress, on_hung, skipped)
     design = tried.design
     logger.info(describe_engine(design))
     if design.shape.page_groups.has_states:
@@ -134,14 +136,15 @@ def build_executor(
         logger.info(line)
     logger.info(describe_set(design.programs))
     warm_up = WarmUp(tried, on_progress)
-    with warm_up.building(), _explaining_exhaustion(design):
+    with warm_up.building(), _explaining_exhaustion(lambda: tried.design):
         model = _load(design, on_progress)
         size = WeightsSize(num_parameters(model), sum(weight_bytes(model).values()))
         _, weights = flatten_model(model)
         settled = warm_up.wait_settled()
         if settled is not design:
             design = settled
-            logger.info(describe_engine(design))
+            for line in (describe_engine(design), *design.plan.table()):
+                logger.info(line)
         state = design.shape.allocate(weights, design.plan.num_pages)
         log_pool(design)
         jax.block_until_ready(state)
@@ -232,8 +235,11 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Ca
 
 
 @contextlib.contextmanager
-def _explaining_exhaustion(design: EnginePlan, machine: Machine | None = None) -> Iterator[None]:
+def _explaining_exhaustion(find_design: Callable[[], EnginePlan], machine: Machine | None = None) -> Iterator[None]:
     """
+    Args:
+        find_design: gives the plan at the time of the failure: trials of kernels may have changed it.
+
     Raises:
         DeviceTakenError: the GPU has too little memory, and another process has it open.
         ConfigError: a device has too little memory.
@@ -243,6 +249,7 @@ def _explaining_exhaustion(design: EnginePlan, machine: Machine | None = None) -
     except jax.errors.JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
+        design = find_design()
         advice, shared = step_advice(design.plan.report, design.plan.total_tokens), None
         if design.device.platform == "gpu":
             numbers = [device.local_hardware_id for device in design.shape.mesh.local_devices]

@@ -20,6 +20,10 @@ from palladio.runtime.folders.trial_markers import left_markers, trial_marker
 logger = logging.getLogger("palladio.engine")
 
 
+class BrokenDeviceError(Exception):
+    """A kernel's error has ended all work of this process on the device."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPlace:
     """Where trials run, and what they leave.
@@ -28,7 +32,7 @@ class TrialPlace:
         device: that computes.
         target: that kernels are compiled for.
         folder: of verdicts and markers; None: nothing is kept.
-        on_hung: ends the process, see TrialRunner.
+        on_hung: ends the process, see TrialRunner; also where a kernel's error leaves the device unusable.
         repeats: tries kernels that have a verdict again.
         forgets: tries kernels again that ended a process, and removes the markers of these.
         limits: how long a trial may take.
@@ -104,14 +108,17 @@ class KernelTrials:
             verdict = self._try(runner, kernel)
             if verdict is None:
                 continue
-            self.verdicts[kernel.name] = verdict
-            assert self._platform is not None
-            self._file.keep(self._keys[kernel.name], verdict, self._platform)
+            self._keep(verdict)
             on_verdict(kernel, verdict, runner)
         if untried:
             seconds = time.perf_counter() - start
             names = ", ".join(kernel.name for kernel in untried)
             logger.info("Kernels tried: %d in %.1f s (%s)", len(untried), seconds, names)
+
+    def _keep(self, verdict: Verdict) -> None:
+        assert self._platform is not None
+        self.verdicts[verdict.kernel] = verdict
+        self._file.keep(self._keys[verdict.kernel], verdict, self._platform)
 
     def _known(self, known: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """Return verdicts of this start and of earlier ones: those of the file, and of kernels that ended a process."""
@@ -123,6 +130,8 @@ class KernelTrials:
                     if self._place.forgets:
                         marker.path.unlink(missing_ok=True)
                         continue
+                    if name in found and not found[name].passed:
+                        continue  # which says more
                     text = (
                         f"a process hung or was killed in its trial; to try it again, remove {marker.path} or run "
                         "`palladio doctor --kernels`"
@@ -131,7 +140,11 @@ class KernelTrials:
         return found
 
     def _try(self, runner: TrialRunner, kernel: Kernel) -> Verdict | None:
-        """Try all cases of a kernel until one fails; None: the reference cannot be computed."""
+        """Try all cases of a kernel until one fails; None: none can be tried.
+
+        Raises:
+            BrokenDeviceError: see there.
+        """
         found: Verdict | None = None
         seconds = 0.0
         for case in kernel.cases:
@@ -139,17 +152,33 @@ class KernelTrials:
                 continue
             try:
                 expected = runner.expected(case)
+                with self._marked(kernel):
+                    verdict = runner.run(kernel, case, expected)
+                    if verdict.outcome == "failed" and not runner.computes():
+                        self._end_broken(verdict)
             except UntriedError as error:
                 logger.warning("Kernel %s is used without a trial of %s: %s", kernel.name, case.name, error)
                 continue
-            with self._marked(kernel):
-                verdict = runner.run(kernel, case, expected)
             seconds += verdict.seconds
             if not verdict.passed:
                 return dataclasses.replace(verdict, seconds=seconds)
             if found is None or (verdict.error or 0.0) > (found.error or 0.0):
                 found = verdict
         return None if found is None else dataclasses.replace(found, seconds=seconds)
+
+    def _end_broken(self, verdict: Verdict) -> None:
+        """End the process: what else it would try, or load, would fail as well.
+
+        Raises:
+            BrokenDeviceError: the process goes on, for it is its caller's.
+        """
+        self._keep(verdict)
+        message = (
+            f"kernel {verdict.kernel} fails so in its trial that the device computes nothing more in this process: "
+            f"{verdict.reason}; the next start will not use it"
+        )
+        self._place.on_hung(message)
+        raise BrokenDeviceError(message)
 
     @contextlib.contextmanager
     def _marked(self, kernel: Kernel) -> Iterator[None]:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.trials.case import Case, HostArray, Inputs, Kernel
 from palladio.runtime.core.trials.comparison import Difference, compare
 from palladio.runtime.core.trials.verdicts import Verdict
+from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory
 
 _MAX_TEXT: Final = 400  # characters of an error
 
@@ -36,7 +38,7 @@ class TrialLimits:
 
 
 class UntriedError(Exception):
-    """A kernel cannot be tried: the reference itself fails."""
+    """A kernel cannot be tried: the reference itself fails, or the device has no memory left for its arguments."""
 
 
 class TrialRunner:
@@ -79,15 +81,19 @@ class TrialRunner:
 
         Args:
             expected: the reference's results for each of the inputs.
+
+        Raises:
+            UntriedError: memory is short, which says nothing about the kernel.
         """
         start, stage = time.perf_counter(), "compile"
         try:
             with self._limited(kernel, case, "compiling", self._limits.compile_seconds):
                 compiled = self.compiled(kernel, case)
             stage = "run"
-            with self._limited(kernel, case, "running", self._limits.run_seconds):
-                results = [list(inputs.kept(_on_host(compiled(*self._arguments(inputs))))) for inputs in case.inputs]
+            results = [self._results(kernel, case, inputs, compiled) for inputs in case.inputs]
         except Exception as error:
+            if stage == "run" and is_out_of_memory(error):
+                raise UntriedError(_shortened(error)) from error
             logger.debug("Kernel %s does not %s", kernel.name, stage, exc_info=True)
             text = f"it does not {stage}: {_shortened(error)}"
             where = case.name, case.signature()
@@ -100,6 +106,22 @@ class TrialRunner:
         where = f"{case.name}: {case.inputs[worst].name}", case.signature()
         return Verdict(kernel.name, "wrong" if difference.text else "ok", *where, difference.text, *figures)
 
+    def _results(self, kernel: Kernel, case: Case, inputs: Inputs, compiled: Any) -> list[HostArray]:
+        """Run a case's program once; the time limit begins when the arguments are on the device."""
+        arguments = jax.block_until_ready(self._arguments(inputs))
+        with self._limited(kernel, case, "running", self._limits.run_seconds):
+            results = _on_host(compiled(*arguments))
+        return list(inputs.kept(results))
+
+    def computes(self) -> bool:
+        """Return whether the device still computes: some take no more work of a process one of whose kernels has read
+        outside of its memory."""
+        try:
+            total = jax.jit(jnp.sum)(jax.device_put(np.arange(4, dtype=np.int32), self._device))
+            return int(total) == 6
+        except jax.errors.JaxRuntimeError:
+            return False
+
     def compiled(self, kernel: Kernel, case: Case) -> Any:
         """Compile a case's program for this device.
 
@@ -108,7 +130,9 @@ class TrialRunner:
         """
         call = functools.partial(case.call, kernel.backend, self._target)
         jitted = jax.jit(call, donate_argnums=case.donated)
-        return jitted.lower(*self._arguments(case.inputs[0])).compile()
+        here = jax.sharding.SingleDeviceSharding(self._device)
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), case.abstract())
+        return jitted.lower(*shapes).compile()
 
     def measure(self, kernel: Kernel, case: Case, inputs: Inputs, runs: int = 10) -> float:
         """Return the seconds of one run, of several that follow each other without waiting.

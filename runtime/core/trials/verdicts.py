@@ -100,7 +100,8 @@ class Verdict:
 
 def key_of(kernel: Kernel, platform: Platform) -> str:
     """Return the key of a trial: of everything that its verdict holds for."""
-    parts = [kernel.name, *dataclasses.astuple(platform), *(case.signature() for case in kernel.cases)]
+    tried = [case.signature() for case in kernel.cases if case.expected is not None]
+    parts = [kernel.name, *dataclasses.astuple(platform), *tried]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
