@@ -61,3 +61,12 @@ def test_where_no_other_process_is_on_the_gpu_the_flags_are_to_blame(machine, mo
     alone = Machine({"cuda": os.devnull}, {})
     with pytest.raises(ConfigError), startup._explaining_exhaustion(lambda: design, alone):
         raise jax.errors.JaxRuntimeError(EXHAUSTED)
+
+
+def test_the_advice_is_of_the_plan_that_trials_have_left(monkeypatch):
+    monkeypatch.setattr(startup, "step_advice", lambda report, tokens: f"--max-total-tokens {tokens}")
+    found = SimpleNamespace(design=design_on("cpu"))
+    with pytest.raises(ConfigError, match="--max-total-tokens 512"), startup._explaining_exhaustion(lambda: found.design):
+        found.design = design_on("cpu")
+        found.design.plan.total_tokens = 512
+        raise jax.errors.JaxRuntimeError(EXHAUSTED)

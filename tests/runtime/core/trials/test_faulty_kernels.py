@@ -11,9 +11,14 @@ import jax
 import pytest
 
 from palladio.pallas_kernels.ragged_paged_attention import api
+from palladio.runtime.core.plan import engine_plan
+from palladio.runtime.core.plan.engine_plan import EnginePlan
+from palladio.runtime.core.plan.memory import DeviceMemory
 from palladio.runtime.core.start import tried_plan
-from palladio.runtime.core.start.tried_plan import TriedPlan
-from palladio.runtime.core.trials.verdicts import Platform
+from palladio.runtime.core.start.tried_plan import TriedPlan, model_on_device
+from palladio.runtime.core.trials.kernel_trials import BrokenDeviceError
+from palladio.runtime.core.trials.runner import TrialRunner
+from palladio.runtime.core.trials.verdicts import Platform, key_of
 from palladio.runtime.execution.programs.program import ProgramKey
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.interface.config.config import EngineConfig
@@ -125,6 +130,70 @@ def test_all_programs_use_the_same_backend(tiny_dir, tmp_path, monkeypatch, faul
         jitted, args = design.programs.built.declaration(key)
         jitted.lower(*args)
     assert called == {"decode": {"xla"}, "prefill": {"xla"}}
+
+
+def test_a_kernel_is_tried_before_programs_are_compiled_to_plan_memory(tiny_dir, tmp_path, monkeypatch, caplog, faulty):
+    faulty("uncompiled")
+    monkeypatch.setattr(DeviceMemory, "of", lambda device: DeviceMemory(2**21, 2**21))
+    design = TriedPlan(flags_of(tiny_dir, tmp_path, max_total_tokens=None)).design
+    assert design.kernels.attention == "xla"
+    assert design.plan.report.workspace > 0, "nothing was compiled"
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_a_kernel_that_fails_on_another_host_is_not_used_here(tiny_dir, tmp_path, monkeypatch, caplog, faulty):
+    faulty("wrong")
+    monkeypatch.setitem(faulty_backend.FAULTS, "wrong", lambda out, metadata: out)
+    said = [0, 0]  # there: not enough memory to plan without a trial, in which the kernel failed
+    tried = TriedPlan(flags_of(tiny_dir, tmp_path), lambda value: said.pop() if said else value)
+    assert tried.design.kernels.attention == "xla"
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_a_plan_in_place_of_another_has_its_device_seed_and_memory(tiny_dir, tmp_path, monkeypatch):
+    config = flags_of(tiny_dir, tmp_path, max_total_tokens=None, random_seed=None)
+    first = EnginePlan.of(config)
+    monkeypatch.setattr(DeviceMemory, "of", fail_if_called)  # by now, weights are on the device
+    monkeypatch.setattr(engine_plan, "choose_device", fail_if_called)
+    again = EnginePlan.of(config, skipped=(KERNEL,), instead_of=first)
+    assert (again.seed, again.device, again.plan) == (first.seed, first.device, first.plan)
+
+
+def test_a_device_that_computes_nothing_more_ends_the_process(tiny_dir, tmp_path, monkeypatch, faulty):
+    faulty("raises")
+    monkeypatch.setattr(TrialRunner, "computes", lambda self: False)
+    folder, ended = tmp_path / "kernel_trials", []
+
+    def end(message: str) -> None:
+        ended.append((message, [path.read_text() for path in folder.glob("*.running")]))
+
+    with pytest.raises(BrokenDeviceError):
+        TriedPlan(flags_of(tiny_dir, tmp_path), on_hung=end).settle()
+    ((message, markers),) = ended
+    assert KERNEL in message
+    assert markers == [KERNEL], "so that the front starts the engine again"
+    (entry,) = json.loads((folder / "verdicts.json").read_text())["verdicts"].values()
+    assert entry["outcome"] == "failed"
+
+
+def test_memory_that_is_short_says_nothing_about_a_kernel(tiny_dir, tmp_path, monkeypatch, faulty):
+    faulty("wrong")
+
+    def exhausted(*_: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte")
+
+    monkeypatch.setattr(TrialRunner, "_results", exhausted)
+    assert TriedPlan(flags_of(tiny_dir, tmp_path)).settle().kernels.attention == NAME
+    assert not (tmp_path / "kernel_trials" / "verdicts.json").exists()
+
+
+def test_a_verdict_holds_whether_speed_is_measured_or_not(tiny_dir, tmp_path, faulty):
+    faulty("wrong")
+    chosen = EnginePlan.of(flags_of(tiny_dir, tmp_path)).chosen
+    platform = Platform.of(jax.devices()[0])
+    plain, more = (model_on_device(chosen, for_speed=speed).kernels_in_use() for speed in (False, True))
+    assert sum(len(kernel.cases) for kernel in plain) < sum(len(kernel.cases) for kernel in more)
+    assert [key_of(kernel, platform) for kernel in plain] == [key_of(kernel, platform) for kernel in more]
 
 
 @pytest.mark.parametrize("check", ["auto", "never"])
