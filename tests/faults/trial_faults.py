@@ -41,4 +41,32 @@ TRIAL_FAULTS = (
         "    if broken.all():",
         ("tests/runtime/core/trials/test_comparison.py",),
     ),
+    Fault(
+        "programs are compiled to plan memory before kernels are tried",
+        "runtime/core/plan/engine_plan.py",
+        "            if not before_compiling(chosen):",
+        "            if not chosen:",
+        _TRIALS,
+    ),
+    Fault(
+        "a plan without a kernel that failed counts weights twice",
+        "runtime/core/plan/engine_plan.py",
+        "None if instead_of is None else instead_of.memory",
+        "None",
+        _TRIALS,
+    ),
+    Fault(
+        "a kernel that leaves the device unusable is taken for one that failed",
+        "runtime/core/trials/kernel_trials.py",
+        'verdict.outcome == "failed" and not runner.computes()',
+        'verdict.outcome == "died" and not runner.computes()',
+        _TRIALS,
+    ),
+    Fault(
+        "a first answer that differs is no problem for the doctor",
+        "palladio/commands/doctor/doctor_kernels.py",
+        'self.answer.get("outcome") == "differs"',
+        'self.answer.get("outcome") == "wrong"',
+        ("tests/palladio/commands/doctor/test_doctor_kernels.py",),
+    ),
 )
