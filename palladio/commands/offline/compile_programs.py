@@ -29,7 +29,8 @@ def compile_programs(argv: Sequence[str], environment: Mapping[str, str]) -> int
     """Compiles for a launch command.
 
     Returns:
-        The exit code: 0, 2 for a wrong flag, 75 when another process has the device, 130 after Ctrl-C, 1 for any other failure.
+        The exit code: 0, 2 for a wrong flag, 75 when another process has the device, 130 after Ctrl-C, 1 for any other
+        failure.
 
     Args:
         argv: flags of `palladio serve`; without --model-path it is about the embedded model.
