@@ -68,7 +68,7 @@ class KernelReport:
         """Return a line for weights and one for the answer, of what is right or could not be looked at."""
         match self.weights:
             case {"outcome": "ok", "bytes": num_bytes}:
-                yield f"weights: samples of {num_bytes / 2**30:.2f} GiB, read back from each device, are as in the files"
+                yield f"weights: samples of {num_bytes / 2**30:.2f} GiB, read back from devices, are as in the files"
             case {"outcome": "unread", "text": text}:
                 yield f"weights: not read back: {text}"
         match self.answer:
