@@ -66,8 +66,12 @@ def test_where_no_other_process_is_on_the_gpu_the_flags_are_to_blame(machine, mo
 def test_the_advice_is_of_the_plan_that_trials_have_left(monkeypatch):
     monkeypatch.setattr(startup, "step_advice", lambda report, tokens: f"--max-total-tokens {tokens}")
     found = SimpleNamespace(design=design_on("cpu"))
-    told = startup._explaining_exhaustion(lambda: found.design)
-    with pytest.raises(ConfigError, match="--max-total-tokens 512"), told:
+
+    def settle_and_fail():
         found.design = design_on("cpu")
         found.design.plan.total_tokens = 512
         raise jax.errors.JaxRuntimeError(EXHAUSTED)
+
+    told = startup._explaining_exhaustion(lambda: found.design)
+    with pytest.raises(ConfigError, match="--max-total-tokens 512"), told:
+        settle_and_fail()

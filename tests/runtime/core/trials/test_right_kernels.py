@@ -34,7 +34,6 @@ ROWS: list[tuple[str, str, dict[str, Any], set[str]]] = [
     ("gpu_triton", "qwen2", {"quantization": "int4", "dtype": "bfloat16"}, {ATTENTION, GROUPED}),
     ("cpu_native", "qwen2", {}, {ATTENTION, UPDATE}),
 ]
-QUICK = ROWS[:2]
 
 
 def outcomes(folder: str, flags: dict[str, Any]) -> dict[str, str]:
@@ -54,13 +53,10 @@ def heads_of_trials(folder: str, flags: dict[str, Any]) -> tuple[int, int]:
     return q.shape[1], pages.shape[1]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("backend", "family", "flags", "ops"),
-    [
-        pytest.param(*row, id=f"{row[0]} {row[1]} {row[2]}", marks=() if row in QUICK else pytest.mark.slow)
-        for row in ROWS
-    ],
+    ("backend", "family", "flags", "ops"), [pytest.param(*row, id=f"{row[0]} {row[1]} {row[2]}") for row in ROWS]
 )
 def test_a_right_kernel_passes(backend: str, family: str, flags: dict[str, Any], ops: set[str], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(tiny_config(family)))
