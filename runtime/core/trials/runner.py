@@ -18,6 +18,7 @@ from palladio.runtime.core.trials.case import Case, HostArray, Inputs, Kernel
 from palladio.runtime.core.trials.comparison import Difference, compare
 from palladio.runtime.core.trials.verdicts import Verdict
 from palladio.runtime.execution.compiled.out_of_memory import is_out_of_memory
+from palladio.runtime.execution.compiled.program_cache import accept_4_bits
 
 _MAX_TEXT: Final = 400  # characters of an error
 
@@ -132,7 +133,9 @@ class TrialRunner:
         jitted = jax.jit(call, donate_argnums=case.donated)
         here = jax.sharding.SingleDeviceSharding(self._device)
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), case.abstract())
-        return jitted.lower(*shapes).compile()
+        compiled = jitted.lower(*shapes).compile()
+        accept_4_bits(compiled)
+        return compiled
 
     def measure(self, kernel: Kernel, case: Case, inputs: Inputs, runs: int = 10) -> float:
         """Return the seconds of one run, of several that follow each other without waiting.

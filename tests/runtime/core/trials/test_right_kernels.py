@@ -16,19 +16,18 @@ from tests.tiny_model import tiny_config
 
 SIZES: dict[str, Any] = {"page_size": 32, "context_length": 128, "max_running_requests": 2, "compilation_cache_dir": ""}
 ATTENTION, UPDATE, LATENT = "ragged_paged_attention", "kv_cache_update", "latent_attention"
-GROUPED, BLOCKS = "grouped_matmul", "block_matmul"
-ROUTING = "expert_routing"
+GROUPED = "grouped_matmul"
 ROWS: list[tuple[str, str, dict[str, Any], set[str]]] = [
     ("tpu", "qwen2_windowed", {"kv_cache_dtype": "int8"}, {ATTENTION, UPDATE}),
     ("gpu_triton", "qwen2_windowed", {"kv_cache_dtype": "int8"}, {ATTENTION}),
     ("tpu", "qwen2", {}, {ATTENTION, UPDATE}),
     ("gpu_triton", "qwen2", {"dtype": "bfloat16", "kv_cache_dtype": "fp8_e5m2"}, {ATTENTION}),
-    ("tpu", "gpt_oss", {"dtype": "bfloat16"}, {ATTENTION, UPDATE, ROUTING}),
-    ("gpu_triton", "gpt_oss", {"dtype": "bfloat16"}, {ATTENTION, GROUPED}),
+    ("tpu", "gpt_oss", {"dtype": "bfloat16"}, {ATTENTION, UPDATE}),
+    ("gpu_triton", "gpt_oss", {}, {ATTENTION, GROUPED}),
     ("tpu", "gemma2", {"kv_cache_dtype": "fp8_e4m3"}, {ATTENTION, UPDATE}),
     ("gpu_triton", "gemma2", {}, {ATTENTION}),
     ("tpu", "deepseek_v3", {"dtype": "bfloat16"}, {LATENT, UPDATE}),
-    ("gpu_triton", "deepseek_v3", {"dtype": "bfloat16"}, {LATENT, GROUPED}),
+    ("gpu_triton", "deepseek_v3", {}, {LATENT, GROUPED}),
     ("tpu", "qwen3_next", {"dtype": "bfloat16"}, {ATTENTION, UPDATE}),
     ("gpu_triton", "qwen3_moe", {"quantization": "int4"}, {ATTENTION, GROUPED}),
     ("gpu_triton", "qwen2", {"quantization": "int4", "dtype": "bfloat16"}, {ATTENTION, GROUPED}),
