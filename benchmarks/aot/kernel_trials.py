@@ -34,7 +34,7 @@ from palladio.runtime.core.trials.case import Case, Kernel
 from palladio.runtime.core.trials.kernels_in_use import ModelOnDevice
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.planning.deployment import Deployment
-from palladio.runtime.planning.hardware import find_slice
+from palladio.runtime.planning.hardware import Slice, find_slice
 
 MODELS: Final = {  # shape, quantization as stored, devices that share a layer
     "llama-3.1-8b": (LLAMA_8B, None, 1),
@@ -42,12 +42,11 @@ MODELS: Final = {  # shape, quantization as stored, devices that share a layer
     "deepseek-v3": (DEEPSEEK_V3, "fp8-block", 8),
     "qwen3-next-80b": (QWEN3_NEXT_80B, None, 2),
 }
-TARGETS: Final = {  # a slice of each size, by the devices that share a layer
-    "v6e": (Target("tpu", "v6e"), "v6e-{}"),
-    "7x": (Target("tpu", "7x"), "tpu7x-{}"),
-    "h200": (Target("gpu", "9.0"), "h200-{}"),
+TARGETS: Final = {  # names of slices, and the numbers in them
+    "v6e": (Target("tpu", "v6e"), "v6e-{}", (1, 4, 8)),
+    "7x": (Target("tpu", "7x"), "tpu7x-{}", (8,)),
+    "h200": (Target("gpu", "9.0"), "h200-{}", (1, 2, 4, 8)),
 }
-SMALLEST: Final = {"v6e": 1, "7x": 8, "h200": 1}  # devices of the smallest slice that is large enough to have a name
 COMPILERS: Final = {"v6e": "tpu-v6e", "7x": "tpu7x", "h200": "h200"}
 TRANSFER_RATE = 8e9  # bytes per second from the host to a device, a low estimate
 EXACT_PRODUCTS = 6  # products in bfloat16 for one in float32
@@ -58,8 +57,7 @@ REFERENCE_BYTES = 4  # of the kernel's: the reference widens and gathers
 def kernels_of(model: str, target: str) -> tuple[tuple[Kernel, ...], Target]:
     """Return the kernels of a model on a kind of device, and what they are compiled for."""
     shape, stored, num_shards = MODELS[model]
-    kind, name = TARGETS[target]
-    place = find_slice(name.format(max(num_shards, SMALLEST[target])))
+    kind, place = TARGETS[target][0], _slice(target, num_shards)
     config = EngineConfig.from_flags({"model_path": "", "tp_size": num_shards})
     one = Deployment.of(config, quantized(shape, stored), place)
     kernels = choose_kernels("auto", kind, one.layout.config, one.shape)
@@ -75,7 +73,7 @@ def kernels_of(model: str, target: str) -> tuple[tuple[Kernel, ...], Target]:
 
 def figures(model: str, target: str) -> dict[str, Any]:
     """Return the number of trials, their seconds without compilation, and the most bytes of one, by arithmetic."""
-    chip = find_slice(TARGETS[target][1].format(SMALLEST[target])).chip
+    chip = _slice(target, 1).chip
     kernels, _ = kernels_of(model, target)
     seconds, most = 0.0, 0
     cases = [case for kernel in kernels for case in kernel.cases]
@@ -96,6 +94,12 @@ def figures(model: str, target: str) -> dict[str, Any]:
         "seconds": round(seconds, 2),
         "argument_bytes": most,
     }
+
+
+def _slice(target: str, num_devices: int) -> Slice:
+    """Return the smallest slice of so many devices."""
+    _, name, sizes = TARGETS[target]
+    return find_slice(name.format(min(size for size in sizes if size >= num_devices)))
 
 
 def bytes_of(tree: Any) -> int:
