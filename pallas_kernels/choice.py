@@ -20,7 +20,8 @@ class Kernels:
     @property
     def cache_update(self) -> str:
         """Backend of kv_cache_update: that of the attention, where both ops have one."""
-        return self.attention if self.attention in ("tpu", "cpu_native", "auto") else "xla"
+        backend = self.attention if self.attention in ("tpu", "cpu_native", "auto") else "xla"
+        return "xla" if self.target.skips("kv_cache_update", backend) else backend
 
     @property
     def latent_attention(self) -> str:
@@ -32,9 +33,12 @@ class Kernels:
     def grouped_matmul(self) -> str:
         """Backend of grouped_matmul: that of the attention, where both ops have one for groups of any size. That of
         gpu_mosaic takes large groups only, and TPUs have XLA's."""
-        return "auto" if self.attention in ("tpu", "gpu_mosaic", "cpu_native") else self.attention
+        has_none = self.attention in ("tpu", "gpu_mosaic", "cpu_native")
+        return "auto" if has_none or self.target.skips("grouped_matmul", self.attention) else self.attention
 
     @property
     def block_matmul(self) -> str:
         """Backend of block_matmul: that of the attention, where both ops have one for any number of rows."""
-        return {"gpu_triton": "gpu_triton", "xla": "reference", "reference": "reference"}.get(self.attention, "auto")
+        named = {"gpu_triton": "gpu_triton", "xla": "reference", "reference": "reference"}
+        backend = named.get(self.attention, "auto")
+        return "auto" if self.target.skips("block_matmul", backend) else backend

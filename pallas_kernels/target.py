@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Self
 
@@ -41,6 +42,7 @@ class Target:
             races.
         is_native: for a CPU: our C++ library is loaded, see cpu_native.
         has_native_int8: its products of int8 are loaded, too.
+        skipped: kernels that do not work here, each as `kernel_name` names it: no op uses them.
     """
 
     platform: Literal["cpu", "tpu", "gpu"] = "cpu"
@@ -48,6 +50,7 @@ class Target:
     interpret: Interpret | None = None
     is_native: bool = False
     has_native_int8: bool = False
+    skipped: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, device: jax.Device) -> Self:
@@ -58,6 +61,22 @@ class Target:
             return cls("gpu", str(device.compute_capability))
         return cls("cpu", _cpu_kind())
 
+    def without(self, kernels: Iterable[str]) -> Self:
+        """Return the target with more kernels that are skipped.
+
+        Args:
+            kernels: names, see `kernel_name`.
+        """
+        return dataclasses.replace(self, skipped=tuple(sorted({*self.skipped, *kernels})))
+
+    def skips(self, op: str, backend: str) -> bool:
+        """Return whether an op must not use one of its backends."""
+        return kernel_name(op, backend) in self.skipped
+
+    def kept(self, op: str, order: Iterable[str]) -> tuple[str, ...]:
+        """Return those of an op's backends that it may use, in the same order."""
+        return tuple(backend for backend in order if not self.skips(op, backend))
+
     def multiplies(self, storage: str) -> bool:
         """Return whether the device has a unit for products of int8, or of float8_e4m3fn, on both sides. Other devices
         would widen both: no faster than with 16 bits on one side, and less exact. CPUs do what the caller asks for."""
@@ -66,6 +85,11 @@ class Target:
         if self.platform == "gpu":
             return tuple(int(part) for part in self.kind.split(".") if part) >= _TENSOR_CORES[storage]
         return True
+
+
+def kernel_name(op: str, backend: str) -> str:
+    """Return the name of an op's backend among those of all ops, such as grouped_matmul/gpu_triton."""
+    return f"{op}/{backend}"
 
 
 def _cpu_kind() -> str:

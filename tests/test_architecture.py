@@ -66,6 +66,8 @@ BROAD_EXCEPT = {  # file:function → which border it guards
     "runtime/front/control/supervisor.py:Supervisor._start": "the engine's start",
     "model/config/registry.py:_families_of_entry_point": "an imported module from outside may raise anything",
     "model/config/registry.py:_families_of_file": "a file from outside may raise anything while it runs",
+    "runtime/core/trials/runner.py:TrialRunner.run": "a kernel, which may raise anything",
+    "runtime/core/trials/runner.py:TrialRunner.expected": "the reference of a kernel, which may raise anything",
     "runtime/core/plan/class_tokens.py:vocabulary": "tokenizers raises bare Exception for a malformed file",
     "runtime/text/tokenizers/tokenizer.py:Tokenizer.load": "tokenizers raises bare Exception for a malformed file",
     "runtime/text/tokenizers/tokenizer_probe.py:panics_as_errors": "Rust's panics are no Exception, and have no name",

@@ -71,7 +71,7 @@ INNER_FLOORS = {  # of rooms that have rooms; "": the files beside these
     "runtime/front": (("offline",), ("",), ("requests",), ("control",)),
     "runtime/scheduling": (("",), ("policy",), ("cache",), ("batch",), ("state",)),
     "runtime/execution": (("",), ("compiled",), ("programs",), ("steps",), ("batch", "state"), ("sampling",)),
-    "runtime/core": (("",), ("watch",), ("start",), ("weights",), ("plan",)),
+    "runtime/core": (("",), ("watch",), ("start",), ("trials", "weights"), ("plan",)),
     "model/loading": (("",), ("layout",), ("readers",)),
     "http/observability": (("dashboard",), ("",), ("explain", "metrics"), ("records",)),
     "http/storage": (("",), ("postgresql",), ("blobs", "records")),

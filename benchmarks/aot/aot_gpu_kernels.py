@@ -29,8 +29,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from benchmarks.aot import ptx_report
 from benchmarks.aot.gpu_kernel_cases import Case, cases
+from benchmarks.support import ptx_report
 from palladio.pallas_kernels.target import Target
 
 MAX_SHARED_BYTES = 232_448  # of a block, on compute capability 9.0

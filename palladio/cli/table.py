@@ -137,7 +137,8 @@ def render_help() -> str:
             *lines,
             "",
             "`palladio <command> --help` has flags, examples and exit codes. Commands end with 0 when all went well, 1",
-            "when something failed, 2 for a wrong flag, name or file, and 130 after Ctrl-C.",
+            "when something failed, 2 for a wrong flag, name or file, 75 when another process has the TPU or GPU, and",
+            "130 after Ctrl-C.",
             "",
         ]
     )

@@ -43,7 +43,10 @@ def parser() -> argparse.ArgumentParser:
             "palladio batch requests.jsonl -o answers.jsonl --model-path Qwen/Qwen3-0.6B --tp-size 4",
             "palladio batch requests.jsonl -o answers.jsonl     # the same again after a kill: goes on",
         ],
-        {1: "some lines failed (they are in the error file), or the engine did: the same command goes on"},
+        {
+            1: "some lines failed (they are in the error file), or the engine did: the same command goes on",
+            75: "another process has the device",
+        },
         usage="palladio batch FILE -o OUT [flags] [flags of `palladio serve`]",
         more="Until the end, all that is done is in OUT.state. Each line's answer is kept as soon as it is there, and "
         "no line\nis answered twice.",

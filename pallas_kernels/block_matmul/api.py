@@ -12,6 +12,7 @@ from palladio.pallas_kernels.dispatch import dispatch
 from palladio.pallas_kernels.mosaic import auto_order
 from palladio.pallas_kernels.target import Target
 
+OP = "block_matmul"
 BACKENDS = {"gpu_mosaic": gpu_mosaic.matmul, "gpu_triton": gpu_triton.matmul, "reference": reference.matmul}
 AUTO_ORDER = {
     "cpu": ("reference",),
@@ -60,7 +61,12 @@ def block_matmul(
         name: functools.partial(call, numbers, factors, matrix, scales, group, jnp.dtype(out_dtype), target)
         for name, call in BACKENDS.items()
     }
-    return dispatch("block_matmul", calls, auto_order(target, AUTO_ORDER[target.platform]), backend)
+    return dispatch(OP, calls, order_of(target), backend)
+
+
+def order_of(target: Target) -> tuple[str, ...]:
+    """Return the backends that `auto` tries for a target, best first."""
+    return auto_order(target, target.kept(OP, AUTO_ORDER[target.platform]))
 
 
 def refusal_of_kernels(group: int, target: Target) -> str | None:

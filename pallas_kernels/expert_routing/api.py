@@ -7,6 +7,7 @@ from palladio.pallas_kernels.expert_routing import gpu_triton, reference, tpu, t
 from palladio.pallas_kernels.expert_routing.routing import Routed, Routing
 from palladio.pallas_kernels.target import Target
 
+OP, OP_OF_SUMS = "expert_routing", "expert_sum"
 BACKENDS = {"tpu": tpu.route, "gpu_triton": gpu_triton.route, "reference": reference.route}
 SUMS = {"tpu": tpu_sum.weighted_sum, "reference": reference.weighted_sum}
 
@@ -20,6 +21,8 @@ def can_route_experts(x: jax.Array, num_experts: int, routing: Routing, *, backe
         backend: backend of attention: the platform's kernels, or another's.
         target: see route_experts.
     """
+    if target.skips(OP, backend_of(target)):
+        return False
     if target.platform == "gpu":
         return backend != "xla" and gpu_triton.takes(x, num_experts, routing, target)
     is_tpu = backend == "tpu" or (backend == "auto" and target.platform == "tpu")
@@ -49,8 +52,13 @@ def route_experts(
         target: the device that kernels are compiled for.
     """
     if backend == "auto":
-        backend = "gpu_triton" if target.platform == "gpu" else "tpu"
+        backend = backend_of(target)
     return BACKENDS[backend](logits, x, num_tokens, first, routing, bias, target)
+
+
+def backend_of(target: Target) -> str:
+    """Return the backend of a target that has a kernel."""
+    return "gpu_triton" if target.platform == "gpu" else "tpu"
 
 
 def can_sum_experts(products: jax.Array, places: jax.Array, rows_here: int, *, target: Target) -> bool:
@@ -63,7 +71,11 @@ def can_sum_experts(products: jax.Array, places: jax.Array, rows_here: int, *, t
         rows_here: number of rows with an expert of this device, if all experts are used alike.
         target: see route_experts.
     """
-    return target.platform != "gpu" and tpu_sum.takes(products, places, rows_here, target)
+    return (
+        target.platform != "gpu"
+        and not target.skips(OP_OF_SUMS, "tpu")
+        and tpu_sum.takes(products, places, rows_here, target)
+    )
 
 
 def sum_experts(

@@ -11,6 +11,7 @@ from palladio.pallas_kernels.grouped_matmul.scales import Scales
 from palladio.pallas_kernels.mosaic import auto_order
 from palladio.pallas_kernels.target import Target
 
+OP = "grouped_matmul"
 BACKENDS = {
     "gpu_mosaic": gpu_mosaic.matmul,
     "gpu_triton": gpu_triton.matmul,
@@ -71,7 +72,12 @@ def grouped_matmul(
         name: functools.partial(call, rows, matrices, group_sizes, target, scales=scales)
         for name, call in BACKENDS.items()
     }
-    return dispatch("grouped_matmul", calls, auto_order(target, AUTO_ORDER[target.platform]), backend)
+    return dispatch(OP, calls, order_of(target), backend)
+
+
+def order_of(target: Target) -> tuple[str, ...]:
+    """Return the backends that `auto` tries for a target, best first."""
+    return auto_order(target, target.kept(OP, AUTO_ORDER[target.platform]))
 
 
 def refusal_of_kernels(
@@ -96,7 +102,7 @@ def refusal_of_kernels(
     factors = jax.ShapeDtypeStruct((E, -(-D // group), F), jnp.float32)
     shapes = jax.ShapeDtypeStruct((ROWS_TOLD, D), dtype), matrices, jax.ShapeDtypeStruct((E,), jnp.int32), factors
     refusals = []
-    for name in auto_order(target, AUTO_ORDER[target.platform]) if backend == "auto" else (backend,):
+    for name in order_of(target) if backend == "auto" else (backend,):
         if name in WIDENING:
             continue
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from palladio.pallas_kernels.head_rotation import reference, tpu
 from palladio.pallas_kernels.target import Target
 
+OP = "head_rotation"
 BACKENDS = {"tpu": tpu.rotate, "reference": reference.rotate}
 
 
@@ -19,7 +20,7 @@ def can_rotate_heads(shape: tuple[int, ...], rotated: int, *, backend: str, targ
         target: the device that kernels are compiled for.
     """
     is_tpu = backend == "tpu" or (backend == "auto" and target.platform == "tpu")
-    return is_tpu and tpu.takes(shape, rotated)
+    return is_tpu and not target.skips(OP, "tpu") and tpu.takes(shape, rotated)
 
 
 def rotate_heads(

@@ -11,6 +11,7 @@ from palladio.pallas_kernels.kv_cache_update.writes import CacheWrites
 from palladio.pallas_kernels.ragged_paged_attention.inputs.layout import KVPages, ScaledPages, pack_rows, quantize_rows
 from palladio.pallas_kernels.target import Target
 
+OP = "kv_cache_update"
 BACKENDS = {"tpu": tpu.update, "cpu_native": cpu_native.update, "xla": xla.update, "reference": reference.update}
 OF_SCALES = {"tpu": tpu_scales.update, "xla": xla.update_scales, "reference": reference.update_scales}
 AUTO_ORDER = {"cpu": ("xla", "reference"), "tpu": ("tpu", "xla", "reference"), "gpu": ("xla", "reference")}
@@ -20,7 +21,7 @@ PLANNED = frozenset({"tpu"})  # backends that use CacheWrites.runs
 
 def plan_writes(writes: CacheWrites, *, backend: str = "auto", target: Target = Target()) -> CacheWrites:
     """Add the backend's plan of a step's writes, which each layer would otherwise compute."""
-    chosen = AUTO_ORDER[target.platform][0] if backend == "auto" else backend
+    chosen = target.kept(OP, AUTO_ORDER[target.platform])[0] if backend == "auto" else backend
     return writes.planned() if chosen in PLANNED else writes
 
 
@@ -70,7 +71,7 @@ def write_rows(
 ) -> jax.Array:
     """Write rows [T, K, W], already packed, into a cache [P, K, S, W], as `kv_cache_update`."""
     calls = {name: functools.partial(call, kv_pages, rows, writes, target) for name, call in BACKENDS.items()}
-    return dispatch("kv_cache_update", calls, AUTO_ORDER[target.platform], backend)
+    return dispatch(OP, calls, target.kept(OP, AUTO_ORDER[target.platform]), backend)
 
 
 def write_scales(
@@ -85,4 +86,4 @@ def write_scales(
     """Write scales f32[T, 2·K] into the scales of a cache of int8, f32[P, R, C·S], as `kv_cache_update`."""
     args = page_scales, scales, page_size, writes, target
     calls = {name: functools.partial(call, *args) for name, call in OF_SCALES.items()}
-    return dispatch("kv_cache_update", calls, AUTO_ORDER[target.platform], backend)
+    return dispatch(OP, calls, target.kept(OP, AUTO_ORDER[target.platform]), backend)

@@ -14,6 +14,7 @@ from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata
 from palladio.pallas_kernels.ragged_paged_attention.inputs.config import AttentionShape
 from palladio.pallas_kernels.target import Target
 
+OP = "latent_attention"
 BACKENDS = {
     "tpu": tpu.attention,
     "gpu_triton": gpu_triton.attention,
@@ -72,7 +73,7 @@ def latent_attention(
     q = pack_rows(q_latent, q_rotated, pages.shape[2], q_latent.dtype)
     options = LatentOptions(L, q_rotated.shape[2], scale, target)
     calls = {name: functools.partial(call, q, pages, metadata, options) for name, call in BACKENDS.items()}
-    return dispatch("latent_attention", calls, AUTO_ORDER[target.platform], backend)
+    return dispatch(OP, calls, target.kept(OP, AUTO_ORDER[target.platform]), backend)
 
 
 def plan_latent_attention(
@@ -85,7 +86,7 @@ def plan_latent_attention(
         shape: shape of the layers, see `latent_shape`.
         backend, target: those of the latent_attention calls.
     """
-    chosen = AUTO_ORDER[target.platform][0] if backend == "auto" else backend
+    chosen = target.kept(OP, AUTO_ORDER[target.platform])[0] if backend == "auto" else backend
     try:
         block = CHUNK_BLOCKS[chosen](shape, target) if chosen in CHUNK_BLOCKS else None
     except NotImplementedError:  # the backend will say so itself, and another may be tried

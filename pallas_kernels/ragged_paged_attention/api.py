@@ -18,6 +18,7 @@ from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_config import chunk_
 from palladio.pallas_kernels.ragged_paged_attention.tpu.tpu_rows import ALIGNMENT
 from palladio.pallas_kernels.target import Target
 
+OP = "ragged_paged_attention"
 BACKENDS = {
     "tpu": tpu.attention,
     "gpu_mosaic": gpu_mosaic.attention,
@@ -43,8 +44,9 @@ CHUNK_ALIGNMENT = {"tpu": ALIGNMENT}  # and at which tokens they begin, if not a
 
 def auto_order(target: Target) -> tuple[str, ...]:
     """Return the backends that `auto` tries for a target, best first."""
-    order = AUTO_ORDER[target.platform]
-    return mosaic.auto_order(target, order if target.is_native or target.platform != "cpu" else order[1:])
+    order = target.kept(OP, AUTO_ORDER[target.platform])
+    loaded = (backend for backend in order if backend != "cpu_native" or target.is_native)
+    return mosaic.auto_order(target, tuple(loaded))
 
 
 def plan_attention(
@@ -119,4 +121,4 @@ def ragged_paged_attention(
         raise ValueError(f"sinks are one score a query head, f32[{N}], got shape {sinks.shape}")
     options = AttentionOptions(scale, sliding_window, soft_cap, target, sinks, k_scale, v_scale, scales)
     bound = {name: functools.partial(call, q, rows, metadata, options) for name, call in BACKENDS.items()}
-    return dispatch("ragged_paged_attention", bound, auto_order(target), backend)
+    return dispatch(OP, bound, auto_order(target), backend)

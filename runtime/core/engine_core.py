@@ -96,7 +96,7 @@ class EngineCore:
         """Loads the model, allocates the cache and compiles every program.
 
         Args:
-            on_fatal: called in another thread when another host is lost.
+            on_fatal: called in another thread when another host is lost, or the trial of a kernel hangs.
 
         Raises:
             ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong.
@@ -107,7 +107,7 @@ class EngineCore:
         if config.parallel.num_hosts > 1:
             hosts, config = lead(config, on_fatal, on_progress)
         try:
-            parts = build_engine_parts(config, on_progress, hosts)
+            parts = build_engine_parts(config, on_progress, hosts, on_fatal)
         except BaseException as error:
             if hosts is not None:
                 hosts.close(f"host 0 could not start: {error}")

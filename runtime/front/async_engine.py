@@ -13,7 +13,7 @@ from typing import Any, Literal
 from palladio.runtime.front.control.control_calls import UNANSWERED, ControlCalls, begin_profile, end_profile, order
 from palladio.runtime.front.control.model_switch import ModelSwitch
 from palladio.runtime.front.control.progress import ProgressDisplay
-from palladio.runtime.front.control.supervisor import RestartBudget, Supervisor
+from palladio.runtime.front.control.supervisor import RestartBudget, Supervisor, TrialRestarts
 from palladio.runtime.front.launch_inputs import load_tokenizer, resolve_config
 from palladio.runtime.front.requests.crash_dump import CrashDumper
 from palladio.runtime.front.requests.engine_protocol import EngineState, FastPath, not_ready, shut_down
@@ -79,6 +79,7 @@ class AsyncEngine:
         self._restart_task: asyncio.Task[None] | None = None
         max_restarts = 0 if transport.shares_interpreter else config.survival.max_engine_restarts
         self._supervisor = Supervisor(transport, RestartBudget(max_restarts))
+        self._trial_restarts = TrialRestarts(transport)
         self._tokenizer_loaded = False
         self._settled, self._dead = asyncio.Event(), asyncio.Event()  # settled: no longer starting
         self._dumper = None if config.survival.crash_dump_folder is None else CrashDumper()
@@ -264,7 +265,19 @@ class AsyncEngine:
                 self._failure = failure
                 self._restart_task = asyncio.create_task(self._restart(failure.message))
                 return
+        if self._phase == "starting" and self._resolved is not None and not self._draining:
+            config = self._trial_restarts.next_config(self._resolved, failure)
+            if config is not None:
+                self._resolved, self._progress = config, None
+                self._restart_task = asyncio.create_task(self._start_again(config))
+                return
         self._die(failure)
+
+    async def _start_again(self, config: EngineConfig) -> None:
+        """Go on with the first start, in a new process."""
+        failure = await self._trial_restarts.start(config, self._on_message)
+        if failure is not None:
+            self._die(failure)
 
     async def _restart(self, failure: str) -> None:
         """Goes on with a new engine, unless that fails too often."""

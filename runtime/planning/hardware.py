@@ -54,6 +54,22 @@ CHIPS: Final[Mapping[str, Chip]] = {
 }
 
 
+def chip_of(platform: str, kind: str, generation: str) -> Chip | None:
+    """Return the data sheet of a device; None: there is none here.
+
+    Args:
+        platform, kind: as jax names them, such as gpu and NVIDIA H100 80GB HBM3.
+        generation: of a TPU, as in Target.
+    """
+    if platform == "tpu":
+        return CHIPS.get("tpu7x" if generation == "7x" else generation)
+    words = re.split(r"[^a-z0-9]+", kind.lower())
+    name = next((word for word in words if re.fullmatch(r"(?:gh|h|b|a|l)\d+s?", word)), "")
+    if name == "a100":
+        name = "a100-80" if any(word.startswith("80g") for word in words) else "a100-40"
+    return CHIPS.get(name)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slice:
     """Devices that are rented together.

@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from palladio.runtime.folders.trial_markers import ProcessMarkers
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.calls import FromEngine, ToEngine
 from palladio.runtime.interface.messages.engine_state import EngineFailed, LoadProgress
@@ -56,7 +57,9 @@ def main() -> None:
         return  # the front was gone before it began
     bootstrap = msgspec.json.decode(line, type=Bootstrap)
     directory = Path(bootstrap.socket_dir)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(), directory), name="lifeline", daemon=True).start()
+    trials = ProcessMarkers(bootstrap.config.execution.trials_path(), os.getpid())
+    lifeline = os.getppid(), directory, trials
+    threading.Thread(target=_end_with_parent, args=lifeline, name="lifeline", daemon=True).start()
     configure_logging(bootstrap.log_level, bootstrap.log_format)
     context = zmq.Context()
     outgoing = open_socket(context, zmq.PUSH, linger=_LINGER_MS)
@@ -121,8 +124,9 @@ def _read_line(descriptor: int) -> bytes:
     return bytes(line)
 
 
-def _end_with_parent(parent: int, directory: Path) -> None:
-    """Ends this process when the parent does, whatever else it is doing.
+def _end_with_parent(parent: int, directory: Path, trials: ProcessMarkers) -> None:
+    """Ends this process when the parent does, whatever else it is doing. The trial of a kernel that this cuts short
+    leaves no marker.
 
     The lifeline closes with the parent, unless a fork of the parent holds it open: so the parent's pid is watched too.
     """
@@ -131,6 +135,7 @@ def _end_with_parent(parent: int, directory: Path) -> None:
         readable, _, _ = select.select([descriptor], [], [], 1.0)
         if (readable and not os.read(descriptor, 1)) or os.getppid() != parent:
             shutil.rmtree(directory, ignore_errors=True)
+            trials.remove()
             os._exit(1)
 
 

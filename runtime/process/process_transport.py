@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from palladio.runtime.folders.trial_markers import ProcessMarkers
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.messages.calls import FromEngine, Shutdown, ToEngine
 from palladio.runtime.interface.messages.engine_state import EngineFailed, EngineReady
@@ -108,6 +110,7 @@ class _Child:
             first_line = msgspec.json.encode(addressed) + b"\n"
             self.process = early or spawn(environment)
             stack.pop_all()
+        self._trials = ProcessMarkers(bootstrap.config.execution.trials_path(), self.process.pid)
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died already: the watcher says so
             self.process.stdin.write(first_line)
@@ -120,6 +123,7 @@ class _Child:
     async def stop(self, timeout: float) -> None:
         """Ends the child, by force after `timeout` seconds, and frees what belonged to it."""
         self._stopping = True
+        is_alive = self.process.poll() is None
         self.send(Shutdown())
         try:
             await asyncio.wait_for(self._exited.wait(), timeout)
@@ -131,6 +135,8 @@ class _Child:
         if self._closed:
             return  # someone else stopped it meanwhile
         self._closed = True
+        if is_alive and not self._failed:
+            self._trials.remove()  # one that was cut short says nothing
         self._sockets.close()
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -141,8 +147,15 @@ class _Child:
         if self._failed:
             return
         self._ready = self._ready or isinstance(message, EngineReady)
-        self._failed = isinstance(message, EngineFailed)
+        if isinstance(message, EngineFailed):
+            self._failed = True
+            message = dataclasses.replace(message, trial=self._trial())
         self._receive(message)
+
+    def _trial(self) -> str:
+        """Return the kernel whose trial was under way; empty: none was."""
+        markers = [] if self._ready else self._trials.found()
+        return markers[0].kernel if markers else ""
 
     def _watch(self) -> None:
         code = self.process.wait()

@@ -9,6 +9,7 @@ from tests.faults.fault import Fault
 from tests.faults.feature_faults import FEATURE_FAULTS
 from tests.faults.model_faults import MODEL_FAULTS
 from tests.faults.start_faults import START_FAULTS
+from tests.faults.trial_faults import TRIAL_FAULTS
 
 _SCHEDULING, _CORE = "tests/runtime/scheduling/", "tests/runtime/core/"
 QUEUE = (_SCHEDULING + "policy/test_waiting_queue.py",)
@@ -371,4 +372,5 @@ FAULTS = (
     *MODEL_FAULTS,
     *FEATURE_FAULTS,
     *START_FAULTS,
+    *TRIAL_FAULTS,
 )

@@ -277,7 +277,7 @@ WEIGHT_FAULTS: tuple[Fault, ...] = (
     Fault(
         "programs refuse weights of 4 bits",
         "runtime/execution/compiled/program_cache.py",
-        "        _accept_4_bits(program)\n",
+        "        accept_4_bits(program)\n",
         "",
         ("tests/runtime/core/test_gguf_engine.py",),
     ),

@@ -77,6 +77,7 @@ def documented() -> Mapping[str, tuple[str, ...]]:
         "kv_cache_dtype": choices(CacheConfig, "kv_cache_dtype"),
         "attention_backend": choices(ExecutionConfig, "attention_backend"),
         "cpu_kernels": choices(ExecutionConfig, "cpu_kernels"),
+        "kernel_check": choices(ExecutionConfig, "kernel_check"),
         "compile": choices(ExecutionConfig, "compile"),
         "speculative_algorithm": choices(SpeculativeConfig, "speculative_algorithm"),
         "deterministic": ("on",),
@@ -106,6 +107,7 @@ def missing(rows: Iterable[Row]) -> list[str]:
 
 DEFAULTS: Final = (
     "--load-format auto --dtype auto --kv-cache-dtype auto --attention-backend auto --cpu-kernels auto --compile auto "
+    "--kernel-check auto "
     "--tp-size 1 --dp-size 1 --ep-size 1"
 )
 BOTH: Final = ("plain", "int8")
@@ -164,6 +166,7 @@ def _of_both() -> Iterable[Row]:
             if name != "auto":
                 yield Row(f"--attention-backend {name}", file, refused=_NOT_HERE if name == "gpu_mosaic" else None)
         yield from (Row(f"--cpu-kernels {name}", file) for name in known["cpu_kernels"] if name != "auto")
+        yield from (Row(f"--kernel-check {name}", file) for name in known["kernel_check"] if name != "auto")
         yield from (Row(f"--compile {name}", file) for name in known["compile"] if name != "auto")
         yield Row("--speculative-algorithm NGRAM", file)
         yield Row("--deterministic", file)

@@ -8,6 +8,8 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from palladio.cli.parsing import make_parser
 from palladio.commands.doctor.doctor_checks import (
@@ -24,6 +26,7 @@ from palladio.commands.doctor.doctor_checks import (
     probe_devices,
     redact,
 )
+from palladio.commands.doctor.doctor_kernels import REPORT, KernelReport, check_kernels, write_report
 from palladio.load.http_client import ClientError, HttpClient
 from palladio.processes.child import python_path
 from palladio.runtime.devices.accelerators import Machine
@@ -44,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
             "palladio doctor",
             "palladio doctor --hub              # also asks the hub",
             "palladio doctor --json > doctor.json",
+            "palladio doctor --kernels --model-path Qwen/Qwen3-8B --tp-size 4   # also tries the model's kernels",
         ],
         {1: "something is broken"},
     )
@@ -53,12 +57,23 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--timeout", type=float, default=60.0, metavar="S", help="seconds that jax has to find devices (default: 60)"
     )
+    help_of_kernels = (
+        "try each kernel that a model's programs use, beside a plain implementation, and measure it; load the model, "
+        "read weights back, and check a first answer; write a report for a bug report. Takes the flags of `palladio "
+        "serve` too (default: the embedded model)"
+    )
+    found.add_argument("--kernels", action="store_true", help=help_of_kernels)
+    found.add_argument(
+        "--report", type=Path, default=Path(REPORT), metavar="FILE", help=f"the report of --kernels (default: {REPORT})"
+    )
     return found
 
 
 def doctor(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs the command; returns its exit code."""
-    args = parser().parse_args(argv)
+    args, words = parser().parse_known_args(argv)
+    if words and not args.kernels:
+        parser().error(f"unrecognized arguments: {' '.join(words)}")
     try:
         _check(args)
     except ConfigError as error:
@@ -68,12 +83,42 @@ def doctor(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         findings.append(finding)
         if not args.json:
             _show(finding)
-    if args.json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     broken, warned = ([one for one in findings if one.verdict == verdict] for verdict in ("broken", "warn"))
     if not args.json:
         print(f"\n{len(broken)} broken, {len(warned)} to look at" if broken or warned else "\nNothing is wrong.")
-    return 1 if broken else 0
+    shown: Any = [dataclasses.asdict(finding) for finding in findings]
+    works = True
+    if args.kernels:
+        try:
+            report, content = check_kernels(words, environment)
+            write_report(args.report, content)
+        except ConfigError as error:
+            return report_error(error)
+        works, shown = report.works, {"checks": shown, "kernels": content}
+        if not args.json:
+            _show_kernels(report, args.report, environment)
+    if args.json:
+        print(json.dumps(shown, indent=2))
+    return 1 if broken or not works else 0
+
+
+def _show_kernels(report: KernelReport, path: Path, environment: Mapping[str, str]) -> None:
+    print()
+    for line in report.table():
+        print(line)
+    if not report.results and not report.failure:
+        print("No kernels of our own are in use here: XLA computes everything.")
+    for result in report.results:
+        verdict = result["verdict"]
+        if verdict["outcome"] != "ok":
+            print(f"{_MARKS['broken']}  {verdict['kernel']}: {redact(verdict['text'], environment)}")
+    for note in report.notes():
+        print(f"{_MARKS['ok']}  {note}")
+    for problem in report.problems:
+        print(f"{_MARKS['broken']}  {redact(problem, environment)}")
+    if report.failure:
+        print(f"{_MARKS['broken']}  kernels: {redact(report.failure, environment)}")
+    print(f"\nThe report is in {path}: attach it to a bug report.")
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -20,6 +20,7 @@ def parser() -> argparse.ArgumentParser:
             "palladio compile --model-path /models/mine --tp-size 4",
             "palladio compile --model-path /models/mine --tp-size 4 --compiled-dir /programs",
         ],
+        {75: "another process has the device"},
         usage="palladio compile [MODEL] [flags of `palladio serve`]",
     )
 
@@ -28,7 +29,8 @@ def compile_programs(argv: Sequence[str], environment: Mapping[str, str]) -> int
     """Compiles for a launch command.
 
     Returns:
-        The exit code: 0, 2 for a wrong flag, 130 after Ctrl-C, 1 for any other failure.
+        The exit code: 0, 2 for a wrong flag, 75 when another process has the device, 130 after Ctrl-C, 1 for any other
+        failure.
 
     Args:
         argv: flags of `palladio serve`; without --model-path it is about the embedded model.

@@ -6,7 +6,7 @@ import functools
 import itertools
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Self
 
@@ -46,11 +46,57 @@ logger = logging.getLogger("palladio.engine")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenKernels:
+    """The kernels of a plan, and what their shapes follow from.
+
+    Attributes:
+        device: the first one.
+        kernels: backends of the model's ops.
+        model: laid out over the devices.
+        shape: shape of the devices' state.
+        structure, weights: of the model, without values.
+    """
+
+    device: jax.Device
+    kernels: Kernels
+    model: ModelConfig
+    shape: DeviceShape
+    structure: ModelStructure
+    weights: Weights
+
+    @staticmethod
+    def of(config: EngineConfig, skipped: Collection[str] = ()) -> "ChosenKernels":
+        """Choose kernels alone: no memory is divided, and nothing is compiled.
+
+        Args:
+            skipped: kernels that failed their trial on this device.
+
+        Raises:
+            DeviceTakenError, ConfigError: as EnginePlan.of.
+        """
+        inputs = EngineInputs.of(config, _device_of(config))
+        return _Sizes.of(config, inputs, lambda value: value, skipped).chosen(inputs)
+
+
+class KernelFailureError(Exception):
+    """A kernel of a plan fails its trial before the plan's programs are compiled, on this host or another.
+
+    Attributes:
+        chosen: the plan's kernels.
+    """
+
+    def __init__(self, chosen: ChosenKernels) -> None:
+        super().__init__("a kernel failed its trial")
+        self.chosen = chosen
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlan:
     """Attributes:
     device: the first one. path: of the model. seed: of the weights, and root of the requests' seeds.
     layout: of the model over the devices.
     kernels: what the model runs on. shape: of the device's state. plan: who gets the memory.
+    memory: of each device, before anything of the model was on it. chosen: the kernels, with their shapes.
     programs: declared, not built. compile: when they are. store: of exported programs; None: there is none.
     """
 
@@ -65,6 +111,8 @@ class EnginePlan:
     seed: int
     shape: DeviceShape
     plan: MemoryPlan
+    memory: DeviceMemory
+    chosen: ChosenKernels
     programs: StepPrograms
     compile: CompileMode
     store: ProgramStore | None
@@ -76,26 +124,33 @@ class EnginePlan:
         agree: Callable[[int], int] = lambda value: value,
         around_late_build: AroundBuild[ProgramKey] = lambda key: contextlib.nullcontext(),
         on_progress: Callable[[LoadProgress], None] = lambda progress: None,
+        skipped: Collection[str] = (),
+        *,
+        instead_of: Self | None = None,
+        before_compiling: Callable[[ChosenKernels], bool] = lambda chosen: True,
     ) -> Self:
         """
         Args:
             agree: gives the smallest of all hosts' values; each has another amount of free memory.
             around_late_build: see ProgramCache.
             on_progress: hears of a wait for the device.
+            skipped: kernels that failed their trial on this device.
+            instead_of: the plan that this one replaces: device, seed and free memory are the same, although weights may
+                be on the devices by now.
+            before_compiling: called if memory is so short that programs have to be compiled for the plan; returns
+                whether all of its kernels work.
 
         Raises:
             DeviceTakenError: another process has the device.
             ConfigError: a flag or the model's config is wrong, or the device is too small.
+            KernelFailureError: see `before_compiling`; on all hosts at once.
         """
-        execution = config.execution
-        wait = DeviceWait(execution.device_wait, on_progress)
-        device = choose_device(execution.device, chosen_gpus(config.parallel), wait=wait)
-        tell_fallback(device, execution.device)
-        use_persistent_cache(execution.cache_url or execution.cache_path())
+        device = _device_of(config, on_progress) if instead_of is None else instead_of.device
         monitor = CompileMonitor()
         inputs = EngineInputs.of(config, device)
-        sizes = _Sizes.of(config, inputs, agree)
+        sizes = _Sizes.of(config, inputs, agree, skipped, None if instead_of is None else instead_of.memory)
         limits, shape, buckets = sizes.limits, sizes.shape, sizes.buckets
+        chosen = sizes.chosen(inputs)
         hidden = jax.ShapeDtypeStruct((inputs.model.hidden_size,), shape.dtype)
         static = StaticModel(sizes.structure, hidden, shape.num_valid_tokens)
         stores = Stores.of(config, f"{inputs.model} {sizes.kernels} {shape} {buckets.sample}", shape)
@@ -109,11 +164,20 @@ class EnginePlan:
             )
             return StepPrograms(static, shape.abstract(sizes.weights, num_pages), shape, buckets, built)
 
-        plan = sizes.memory_plan(
-            config, device.platform, lambda: stores.workspace(buckets, lambda: declare(PROBE_PAGES))
-        )
-        plan = plan.with_pages(agree(plan.num_pages))
-        seed = random.SystemRandom().randrange(2**31) if execution.random_seed is None else execution.random_seed
+        def declare_tried() -> StepPrograms:
+            if not before_compiling(chosen):
+                raise KernelFailureError(chosen)
+            return declare(PROBE_PAGES)
+
+        try:
+            plan = sizes.memory_plan(config, device.platform, lambda: stores.workspace(buckets, declare_tried))
+        except KernelFailureError:
+            agree(0)
+            raise
+        num_pages = agree(plan.num_pages)
+        if num_pages == 0:
+            raise KernelFailureError(chosen)  # on another host
+        plan = plan.with_pages(num_pages)
         return cls(
             config=config,
             device=device,
@@ -123,13 +187,30 @@ class EnginePlan:
             limits=limits,
             kernels=sizes.kernels,
             dtypes=inputs.dtypes,
-            seed=seed,
+            seed=_seed_of(config) if instead_of is None else instead_of.seed,
             shape=shape,
             plan=plan,
+            memory=sizes.memory,
+            chosen=chosen,
             programs=declare(plan.num_pages),
             compile=compile_mode(config, inputs.defaults),
             store=stores.exports,
         )
+
+
+def _device_of(config: EngineConfig, on_progress: Callable[[LoadProgress], None] = lambda progress: None) -> jax.Device:
+    """Return the first device, once it is free, and let jax keep what it compiles."""
+    execution = config.execution
+    wait = DeviceWait(execution.device_wait, on_progress)
+    device = choose_device(execution.device, chosen_gpus(config.parallel), wait=wait)
+    tell_fallback(device, execution.device)
+    use_persistent_cache(execution.cache_url or execution.cache_path())
+    return device
+
+
+def _seed_of(config: EngineConfig) -> int:
+    given = config.execution.random_seed
+    return random.SystemRandom().randrange(2**31) if given is None else given
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,14 +233,23 @@ class _Sizes:
     memory: DeviceMemory
 
     @classmethod
-    def of(cls, config: EngineConfig, inputs: EngineInputs, agree: Callable[[int], int]) -> Self:
+    def of(
+        cls,
+        config: EngineConfig,
+        inputs: EngineInputs,
+        agree: Callable[[int], int],
+        skipped: Collection[str] = (),
+        memory: DeviceMemory | None = None,
+    ) -> Self:
         limits, model, mesh = inputs.limits, inputs.model, inputs.mesh
         tokens = inputs.num_valid_tokens, inputs.pooling, inputs.target
         by_flags = device_shape(config, inputs.layout, limits, inputs.dtypes, mesh, *tokens)
-        kernels = kernels_of(config.execution, inputs.device, inputs.dtypes, inputs.layout.config, by_flags)
+        chosen_by = config.execution, inputs.device, inputs.dtypes, inputs.layout.config, by_flags
+        kernels = kernels_of(*chosen_by, skipped)
         structure, weights = abstract_weights(model, inputs.dtypes, mesh, kernels)
         needs = needs_of(config, inputs.device.platform, limits, by_flags, weights)
-        memory = device_memory(list(mesh.local_devices), needs)
+        if memory is None:
+            memory = device_memory(list(mesh.local_devices), needs)
         limits, shape = with_states(config, model, inputs.defaults, (limits, by_flags), memory, needs, agree)
         passes = joined_passes(config, inputs.defaults, needs.weights)
         limits = dataclasses.replace(limits, joined_passes=passes)
@@ -173,6 +263,21 @@ class _Sizes:
             structure=structure,
             weights=weights,
             memory=memory,
+        )
+
+    def chosen(self, inputs: EngineInputs) -> ChosenKernels:
+        """Return the kernels.
+
+        Args:
+            inputs: those that the sizes follow from.
+        """
+        return ChosenKernels(
+            device=inputs.device,
+            kernels=self.kernels,
+            model=inputs.layout.config,
+            shape=self.shape,
+            structure=self.structure,
+            weights=self.weights,
         )
 
     def memory_plan(self, config: EngineConfig, platform: str, workspace: Callable[[], int]) -> MemoryPlan:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,10 @@ from palladio.pallas_kernels.cpu_native import load as load_native
 from palladio.pallas_kernels.grouped_matmul import grouped_matmul
 from palladio.pallas_kernels.kv_cache_update import CacheWrites, kv_cache_update
 from palladio.pallas_kernels.latent_attention import latent_attention, latent_cache_update
+from palladio.pallas_kernels.latent_attention.api import OP as LATENT_ATTENTION
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ragged_paged_attention
+from palladio.pallas_kernels.ragged_paged_attention.api import OP as ATTENTION
 from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
 from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_triton import addressable_pages
 from palladio.pallas_kernels.target import Target
@@ -37,14 +39,22 @@ logger = logging.getLogger("palladio.engine")
 
 
 def kernels_of(
-    execution: ExecutionConfig, device: jax.Device, dtypes: Dtypes, model: ModelConfig, shape: DeviceShape
+    execution: ExecutionConfig,
+    device: jax.Device,
+    dtypes: Dtypes,
+    model: ModelConfig,
+    shape: DeviceShape,
+    skipped: Collection[str] = (),
 ) -> Kernels:
     """The kernels of an engine: `choose_kernels`, and on one CPU our C++ where the model gains from it.
+
+    Args:
+        skipped: kernels that failed their trial on this device.
 
     Raises:
         ConfigError: as `choose_kernels` and `with_native_kernels`.
     """
-    target = Target.of(device)
+    target = Target.of(device).without(skipped)
     if (
         target.platform == "cpu"
         and shape.mesh.size == 1
@@ -162,6 +172,11 @@ def plan_cache(
 
 def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | None:
     """Why these kernels cannot serve a model with this cache; None: they can. Nothing is compiled."""
+    op, backend = (
+        (ATTENTION, kernels.attention) if model.latent is None else (LATENT_ATTENTION, kernels.latent_attention)
+    )
+    if kernels.target.skips(op, backend):
+        return f"kernel {op}/{backend} failed its trial on this device (--kernel-check)"
     try:
         if model.experts is not None:
             _try_experts(kernels, model.experts, model.hidden_size, shape)

@@ -2,11 +2,13 @@
 
 import dataclasses
 import logging
+import os
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-from palladio.runtime.core.plan.engine_plan import EnginePlan
+from palladio.runtime.core.start.tried_plan import TriedPlan
 from palladio.runtime.core.start.warmup import describe_programs
 from palladio.runtime.front.control.progress import ProgressDisplay
 from palladio.runtime.interface.config.config import EngineConfig
@@ -37,7 +39,9 @@ def compile_ahead(config: EngineConfig) -> None:
         )  # what comes from there cannot be exported
     source = resolve_source(config.source, needs_weights=False)
     display = ProgressDisplay()
-    design = EnginePlan.of(dataclasses.replace(config, source=source), on_progress=display.update)
+    # Kernels that fail here are left out by servers of the same kind, too.
+    tried = TriedPlan(dataclasses.replace(config, source=source), on_progress=display.update, on_hung=_end_hung)
+    design = tried.settle()
     for line in design.plan.table():
         logger.info(line)
     built, start = design.programs.built, time.perf_counter()
@@ -58,6 +62,13 @@ def compile_ahead(config: EngineConfig) -> None:
         logger.info("Exported %d programs (%.1f MiB) to %s", len(sizes), sum(sizes) / 2**20, directory)
     seconds = time.perf_counter() - start
     logger.info("Compiled %d programs in %.1f s; a server with the same flags will load them", len(built), seconds)
+
+
+def _end_hung(message: str) -> None:
+    """End the process, whose main thread waits for a kernel."""
+    logger.error("%s", message)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _check_writable(directory: str) -> None:

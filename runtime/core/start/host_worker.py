@@ -34,7 +34,7 @@ def run_host_worker(config: EngineConfig, on_progress: Callable[[LoadProgress], 
     config = dataclasses.replace(config, source=resolve_source(config.source))
     worker, config = join(config, _end, on_progress)
     try:
-        built = build_executor(config, on_progress, worker.smallest, CallListener(Activity(), None))
+        built = build_executor(config, on_progress, worker.smallest, CallListener(Activity(), None), _end)
         built.warm_up.go_on()
         logger.info(
             "Ready: host %d of %d waits for program calls from host 0",

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import jax
 
@@ -23,6 +23,7 @@ from palladio.runtime.core.start.first_answer import compare_first_answer
 from palladio.runtime.core.start.installation import find_conflicts
 from palladio.runtime.core.start.limits import ready_of
 from palladio.runtime.core.start.startup_log import describe_engine, log_limits, log_pool
+from palladio.runtime.core.start.tried_plan import TriedPlan
 from palladio.runtime.core.start.warmup import WarmUp, describe_set
 from palladio.runtime.core.weights.model_memory import ModelMemory, Order
 from palladio.runtime.core.weights.weight_loader import WeightLoader
@@ -105,12 +106,16 @@ def build_executor(
     on_progress: Callable[[LoadProgress], None],
     agree: Callable[[int], int],
     listener: CallListener,
+    on_hung: Callable[[str], None] = lambda message: None,
+    skipped: Collection[str] = (),
 ) -> BuiltExecutor:
     """Loads the model, allocates the KV cache and compiles the step programs, with the log lines operators know.
 
     Args:
         agree: gives the smallest of all hosts' values, and waits for them: all do the same at the same time.
         listener: gets the calls and builds of steps.
+        on_hung: ends the process when the trial of a kernel hangs; called in another thread.
+        skipped: kernels that are known not to work.
 
     Raises:
         ConfigError: a flag, the model's config or its checkpoint (CheckpointError) is wrong, or memory is too small.
@@ -119,7 +124,8 @@ def build_executor(
     """
     for conflict in find_conflicts():
         logger.warning(conflict)
-    design = EnginePlan.of(config, agree, listener.building, on_progress)
+    tried = TriedPlan(config, agree, listener.building, on_progress, on_hung, skipped)
+    design = tried.design
     logger.info(describe_engine(design))
     if design.shape.page_groups.has_states:
         logger.info(describe_snapshots(design.shape, design.model.architecture))
@@ -129,11 +135,16 @@ def build_executor(
     for line in (*design.layout.table(), *design.plan.table()):
         logger.info(line)
     logger.info(describe_set(design.programs))
-    warm_up = WarmUp(design, on_progress)
-    with warm_up.building(), _explaining_exhaustion(design):
+    warm_up = WarmUp(tried, on_progress)
+    with warm_up.building(), _explaining_exhaustion(lambda: tried.design):
         model = _load(design, on_progress)
         size = WeightsSize(num_parameters(model), sum(weight_bytes(model).values()))
         _, weights = flatten_model(model)
+        settled = warm_up.wait_settled()
+        if settled is not design:
+            design = settled
+            for line in (describe_engine(design), *design.plan.table()):
+                logger.info(line)
         state = design.shape.allocate(weights, design.plan.num_pages)
         log_pool(design)
         jax.block_until_ready(state)
@@ -157,9 +168,15 @@ def build_executor(
 
 
 def build_engine_parts(
-    config: EngineConfig, on_progress: Callable[[LoadProgress], None], hosts: HostCoordinator | None = None
+    config: EngineConfig,
+    on_progress: Callable[[LoadProgress], None],
+    hosts: HostCoordinator | None = None,
+    on_hung: Callable[[str], None] = lambda message: None,
 ) -> EngineParts:
     """`build_executor`, with the parts that only host 0 has.
+
+    Args:
+        on_hung: see `build_executor`.
 
     Raises:
         ConfigError: as `build_executor`; or a grammar flag is wrong.
@@ -167,7 +184,7 @@ def build_engine_parts(
     json_format = json_format_of(config)
     activity = Activity()
     agree = hosts.smallest if hosts is not None else lambda value: value
-    built = build_executor(config, on_progress, agree, CallListener(activity, hosts))
+    built = build_executor(config, on_progress, agree, CallListener(activity, hosts), on_hung)
     design = built.design
     eos_ids = list(design.model.eos_token_ids)
     order = built.warm_up.order if hosts is None else None  # all hosts build in the same one
@@ -218,8 +235,11 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Ca
 
 
 @contextlib.contextmanager
-def _explaining_exhaustion(design: EnginePlan, machine: Machine | None = None) -> Iterator[None]:
+def _explaining_exhaustion(find_design: Callable[[], EnginePlan], machine: Machine | None = None) -> Iterator[None]:
     """
+    Args:
+        find_design: gives the plan at the time of the failure: trials of kernels may have changed it.
+
     Raises:
         DeviceTakenError: the GPU has too little memory, and another process has it open.
         ConfigError: a device has too little memory.
@@ -229,6 +249,7 @@ def _explaining_exhaustion(design: EnginePlan, machine: Machine | None = None) -
     except jax.errors.JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
+        design = find_design()
         advice, shared = step_advice(design.plan.report, design.plan.total_tokens), None
         if design.device.platform == "gpu":
             numbers = [device.local_hardware_id for device in design.shape.mesh.local_devices]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from palladio.runtime.core.plan.engine_plan import EnginePlan
+from palladio.runtime.core.start.tried_plan import TriedPlan
 from palladio.runtime.execution.compiled.build_order import BuildOrder
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey
@@ -25,7 +26,7 @@ class WarmUp:
     """Builds programs in a thread of its own.
 
     Args:
-        design: which programs are to be built, and when.
+        tried: which programs are to be built, and when; its kernels are tried first, in that thread.
         on_progress: hears of each program, from the time on that `show` is called.
 
     Attributes:
@@ -33,14 +34,22 @@ class WarmUp:
         order: of the others; None: there are none.
     """
 
-    def __init__(self, design: EnginePlan, on_progress: OnProgress) -> None:
+    def __init__(self, tried: TriedPlan, on_progress: OnProgress) -> None:
         self.seconds = 0.0
-        self._programs = programs = design.programs
+        self._tried = tried
+        self._settled: concurrent.futures.Future[EnginePlan] = concurrent.futures.Future()
         self._on_progress = on_progress
         self._shows = False
         self._start = time.perf_counter()
         self._cpu_start = time.process_time()
         self._num_before = 0  # programs that were built when `_start` began
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="warm-up")
+        self._work: concurrent.futures.Future[None] | None = None
+        self._take(tried.design)
+
+    def _take(self, design: EnginePlan) -> None:
+        """Choose the programs of a plan that are built, and when."""
+        self._programs = programs = design.programs
         self._first: list[ProgramKey] = []
         self._rest: list[ProgramKey] = []
         if design.compile == "full":
@@ -51,19 +60,28 @@ class WarmUp:
             self._rest = programs.background_keys(splits_prompts=splits_prompts)
         self.order = BuildOrder(programs, self._rest) if self._rest else None
         self._total = len(self._first)
-        self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="warm-up")
-        self._work: concurrent.futures.Future[None] | None = None
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Build programs while the body loads; if the body fails, end with the builds that are under way."""
+        """Build programs while the body loads; if the body fails, end with the trial and the builds that are under
+        way: a process that ends in a trial would say that the kernel has killed it."""
         self._start = time.perf_counter()
         self._work = self._pool.submit(self._build)
         try:
             yield
         except BaseException:
+            self._tried.stop()
+            concurrent.futures.wait([self._settled])
             self._programs.built.cancel()
             raise
+
+    def wait_settled(self) -> EnginePlan:
+        """Wait for the plan whose programs are built.
+
+        Raises:
+            ConfigError: no plan works on this device.
+        """
+        return self._settled.result()
 
     def finish(self) -> None:
         """Waits for the programs that the engine has to start with.
@@ -100,6 +118,15 @@ class WarmUp:
         return time.process_time() - self._cpu_start
 
     def _build(self) -> None:
+        before = self._tried.design
+        try:
+            design = self._tried.settle()
+        except BaseException as error:
+            self._settled.set_exception(error)
+            raise
+        if design is not before:
+            self._take(design)
+        self._settled.set_result(design)
         self._programs.build(self._first, self._report)
         self.seconds = time.perf_counter() - self._start
 

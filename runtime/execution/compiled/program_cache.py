@@ -263,10 +263,10 @@ class ProgramCache(Generic[Key]):
     def _keep(self, key: Key, program: Any, result: str, seconds: float) -> None:
         self.reports.append(ProgramReport(str(key), result, seconds))
         self._built[key] = program
-        _accept_4_bits(program)
+        accept_4_bits(program)
 
 
-def _accept_4_bits(program: Any) -> None:
+def accept_4_bits(program: Any) -> None:
     """Before JAX 0.12, arrays on CPUs do not know that their numbers have 4 bits, and a compiled program compares their
     layouts with its own: it would refuse them, though there is but one layout."""
     if jax.__version_info__ < (0, 12):

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from palladio.runtime.interface.messages.engine_state import EngineFailed, Engin
 from palladio.runtime.process.transport import EngineTransport, Receive
 
 WINDOW = 3600.0  # seconds
+MAX_TRIAL_RESTARTS = 2  # after trials that end the process, before no kernel is used at all
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 30.0  # seconds before a start that follows a failed start
 _STOP_TIMEOUT = 2.0  # seconds for the failed engine's own end
 
@@ -58,6 +60,47 @@ class RestartBudget:
             f"the engine failed {self.limit + 1} times within an hour and is not restarted again "
             f"(--max-engine-restarts {self.limit}); last failure: {failure}"
         )
+
+
+class TrialRestarts:
+    """Starts an engine again whose start ended in the trial of a kernel: each start leaves out the kernel of the one
+    before, and the last one leaves out all."""
+
+    def __init__(self, transport: EngineTransport) -> None:
+        self._transport = transport
+        self._num_taken = 0
+
+    def next_config(self, config: EngineConfig, failure: EngineFailed) -> EngineConfig | None:
+        """Return the config to start with; None: the start has failed for good.
+
+        Args:
+            config: that the engine started with.
+            failure: how it ended.
+        """
+        self._num_taken += 1
+        if not failure.trial or config.parallel.num_hosts > 1 or self._num_taken > MAX_TRIAL_RESTARTS + 1:
+            return None
+        if self._num_taken <= MAX_TRIAL_RESTARTS:
+            logger.warning("Starting the engine again without kernel %s: %s", failure.trial, failure.message)
+            return config
+        logger.warning(
+            "Starting the engine again with --attention-backend xla, since %d starts ended in trials of kernels, the "
+            "last one in that of %s: %s",
+            self._num_taken,
+            failure.trial,
+            failure.message,
+        )
+        execution = dataclasses.replace(config.execution, attention_backend="xla")
+        return dataclasses.replace(config, execution=execution)
+
+    async def start(self, config: EngineConfig, receive: Receive) -> EngineFailed | None:
+        """Start the engine in a new process; return why that cannot be."""
+        await self._transport.stop(_STOP_TIMEOUT)
+        try:
+            self._transport.start(config, receive)
+        except OSError as error:
+            return EngineFailed(f"the engine could not start: {type(error).__name__}: {error}", config=False)
+        return None
 
 
 class Supervisor:

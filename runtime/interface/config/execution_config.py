@@ -31,6 +31,11 @@ class ExecutionConfig:
             native: a small C++ library, compiled at the first start and kept beside the compilation cache. xla: XLA's
             own operations. auto: native for models of hidden size 128 or more and for int8 weights with a scale per
             channel, where a C++ compiler is on PATH; else, and with --deterministic, xla. The log says which.
+        kernel_check: Try each kernel once before it is used: on small random inputs, with the results compared with a
+            plain implementation. auto: on TPUs and GPUs, once for each kind of device, version of jax and of the
+            compiler, and shapes; always: at each start, also on CPUs; never. A kernel that does not compile, computes
+            wrong numbers, hangs or ends the process is not used, with a warning; with an --attention-backend that names
+            it, the start fails. Verdicts are kept beside the compilation cache.
         compilation_cache_dir: Persistent compilation cache: a directory, or a URL such as gs://BUCKET/PREFIX, which
             needs the extra `cache-url`. "" turns it off. Default: JAX_COMPILATION_CACHE_DIR, else VLLM_XLA_CACHE_PATH,
             else xla in PALLADIO_CACHE_DIR, else in XDG_CACHE_HOME/palladio, else in ~/.cache/palladio. Only the command
@@ -59,6 +64,7 @@ class ExecutionConfig:
     start_check: Literal["auto", "always", "never"] = "auto"
     attention_backend: Literal["auto", "tpu", "gpu_triton", "gpu_mosaic", "cpu_native", "xla", "reference"] = "auto"
     cpu_kernels: Literal["auto", "native", "xla"] = "auto"
+    kernel_check: Literal["auto", "always", "never"] = "auto"
     compilation_cache_dir: str | None = None
     compile: Literal["auto", "full", "background", "lazy"] = "auto"
     compiled_dir: str | None = None
@@ -92,3 +98,8 @@ class ExecutionConfig:
         if self.compilation_cache_dir is None or self.cache_url is not None:
             return user_cache_dir(environment) / "xla"
         return Path(self.compilation_cache_dir).expanduser() if self.compilation_cache_dir else None
+
+    def trials_path(self) -> Path | None:
+        """Where verdicts and markers of kernel trials are kept; None: nowhere."""
+        folder = self.cache_path()
+        return None if folder is None else folder / "kernel_trials"

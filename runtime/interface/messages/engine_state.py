@@ -89,11 +89,13 @@ class EngineFailed:
     Attributes:
         message: one line for the user; config: the cause is a flag or the checkpoint, not a defect.
         device: another process has the device.
+        trial: name of the kernel whose trial ended the process; empty: there was none.
     """
 
     message: str
     config: bool
     device: bool = False
+    trial: str = ""
 
     @classmethod
     def of(cls, error: PalladioError) -> Self:

@@ -10,7 +10,9 @@ import pytest
 from palladio.model.base.sharding import make_mesh
 from palladio.model.cache.kv_cache import CacheLayout
 from palladio.model.config.config import ModelConfig
+from palladio.pallas_kernels.block_matmul import api as block_api
 from palladio.pallas_kernels.choice import Kernels
+from palladio.pallas_kernels.grouped_matmul import api as grouped_api
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan import kernel_choice
 from palladio.runtime.core.plan.dtypes import Dtypes
@@ -78,6 +80,34 @@ def test_what_the_tpu_kernels_take(sizes, reason):
     model = MODEL if heads is None else dataclasses.replace(MODEL, num_heads=heads, num_kv_heads=heads)
     said = refusal(Kernels("tpu", V6E), model, shape(**sizes, model=model))
     assert (said is None) if reason is None else reason in said, said
+
+
+def test_a_backend_that_failed_its_trial_is_replaced_unless_a_flag_names_it():
+    target = V6E.without(["ragged_paged_attention/tpu"])
+    assert choose_kernels("auto", target, MODEL, shape()).attention == "xla"
+    with pytest.raises(ConfigError, match=r"--attention-backend tpu .*--kernel-check"):
+        choose_kernels("tpu", target, MODEL, shape())
+    latents = ModelConfig.from_hf(tiny_config("deepseek_v3"))
+    kernels = choose_kernels("auto", V6E.without(["latent_attention/tpu"]), latents, shape(model=latents))
+    assert kernels.latent_attention == "xla"
+
+
+@pytest.mark.parametrize(
+    ("attention", "skipped", "op", "backend"),
+    [
+        ("tpu", "kv_cache_update/tpu", "cache_update", "xla"),
+        ("tpu", "ragged_paged_attention/tpu", "cache_update", "tpu"),  # skipped elsewhere
+        ("gpu_triton", "grouped_matmul/gpu_triton", "grouped_matmul", "auto"),
+        ("gpu_triton", "block_matmul/gpu_triton", "block_matmul", "auto"),
+    ],
+)
+def test_each_op_has_its_own_backend_replaced(attention, skipped, op, backend):
+    target = Target("gpu" if attention.startswith("gpu") else "tpu").without([skipped])
+    kernels = Kernels(attention, target)
+    found = {"cache_update": kernels.cache_update, "grouped_matmul": kernels.grouped_matmul}
+    assert {**found, "block_matmul": kernels.block_matmul}[op] == backend
+    assert "gpu_triton" not in grouped_api.order_of(target.without(["grouped_matmul/gpu_triton"]))
+    assert "gpu_triton" not in block_api.order_of(target.without(["block_matmul/gpu_triton"]))
 
 
 def test_latent_attention_has_kernels_for_tpus(monkeypatch, caplog):

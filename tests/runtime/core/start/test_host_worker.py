@@ -42,7 +42,7 @@ def executor(monkeypatch):
     built = SimpleNamespace(
         executor=executor, design=None, warm_up=SimpleNamespace(go_on=lambda: executor.told.put("ready"))
     )
-    monkeypatch.setattr(host_worker, "build_executor", lambda config, on_progress, agree, listener: built)
+    monkeypatch.setattr(host_worker, "build_executor", lambda config, on_progress, agree, listener, on_hung: built)
     monkeypatch.setattr(bootstrap, "_initialize", lambda invitation, port, config, wait: None)
     monkeypatch.setattr(links, "BEAT_SECONDS", 0.05)
     return executor
@@ -127,7 +127,7 @@ def test_a_host_makes_the_calls_that_it_is_told_of(tiny_dir, executor, exit_code
 
 
 def test_what_a_host_fails_of_is_told_to_all(tiny_dir, executor, exit_codes, monkeypatch):
-    def fail(config, on_progress, agree, listener):
+    def fail(config, on_progress, agree, listener, on_hung):
         raise ConfigError("no memory is left for the KV cache")
 
     monkeypatch.setattr(host_worker, "build_executor", fail)

@@ -47,7 +47,10 @@ def test_the_process_that_holds_the_memory_is_named(machine, monkeypatch, platfo
     monkeypatch.setattr(startup, "step_advice", lambda *_: "lower --mem-fraction-static")
     shown, pid = machine
     design = design_on(platform, number)
-    with pytest.raises(error, match="--mem-fraction-static") as raised, startup._explaining_exhaustion(design, shown):
+    with (
+        pytest.raises(error, match="--mem-fraction-static") as raised,
+        startup._explaining_exhaustion(lambda: design, shown),
+    ):
         raise jax.errors.JaxRuntimeError(EXHAUSTED)
     assert (f"process {pid} (" in str(raised.value)) == (error is DeviceTakenError)
 
@@ -56,5 +59,19 @@ def test_where_no_other_process_is_on_the_gpu_the_flags_are_to_blame(machine, mo
     monkeypatch.setattr(startup, "step_advice", lambda *_: "lower --mem-fraction-static")
     design = design_on("gpu")
     alone = Machine({"cuda": os.devnull}, {})
-    with pytest.raises(ConfigError), startup._explaining_exhaustion(design, alone):
+    with pytest.raises(ConfigError), startup._explaining_exhaustion(lambda: design, alone):
         raise jax.errors.JaxRuntimeError(EXHAUSTED)
+
+
+def test_the_advice_is_of_the_plan_that_trials_have_left(monkeypatch):
+    monkeypatch.setattr(startup, "step_advice", lambda report, tokens: f"--max-total-tokens {tokens}")
+    found = SimpleNamespace(design=design_on("cpu"))
+
+    def settle_and_fail():
+        found.design = design_on("cpu")
+        found.design.plan.total_tokens = 512
+        raise jax.errors.JaxRuntimeError(EXHAUSTED)
+
+    told = startup._explaining_exhaustion(lambda: found.design)
+    with pytest.raises(ConfigError, match="--max-total-tokens 512"), told:
+        settle_and_fail()
