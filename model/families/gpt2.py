@@ -8,7 +8,8 @@ from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.weight_rules import WeightRule, layer_rules
 from palladio.model.config.weight_tables import TABLES
-from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
+from palladio.model.spec.norm_spec import NormSpec
 
 _SIZES = {  # transformers reads these under either name, the others under one
     "n_embd": "hidden_size",

@@ -41,6 +41,12 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
         case "fused_gate" | "fused_up":  # rows of one tensor, the gate's first
             D, F, slot = shape[0], stored.intermediate_size, ("fused_gate", "fused_up").index(transform)
             return Part((2 * F, D), (2, F, D), (2, 0, 1), (Box((D, 1, F), (0, slot, 0), (0, slot, 0)),))
+        case "fused_gate_bias" | "fused_up_bias":
+            F, slot = stored.intermediate_size, ("fused_gate_bias", "fused_up_bias").index(transform)
+            return Part((2 * F,), (2, F), (0, 1), (Box((1, F), (slot, 0), (slot, 0)),))
+        case "later_gate" | "earlier_up":  # the same where the gate's rows come last
+            D, F, slot = shape[0], stored.intermediate_size, ("later_gate", "earlier_up").index(transform)
+            return Part((2 * F, D), (2, F, D), (2, 0, 1), (Box((D, 1, F), (0, slot, 0), (0, 1 - slot, 0)),))
         case "gate" | "up":
             return _gate_or_up(shape[0], stored.intermediate_size, ("gate", "up").index(transform))
         case "gate_bias" | "up_bias":
@@ -72,6 +78,14 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
                 if place is not None
             ]
             return Part((stored.num_heads,), (stored.num_heads,), (0,), tuple(boxes))
+        case "head_columns":  # of a table [rows, N]
+            rows = shape[0]
+            columns = tuple(
+                Box((rows, place.num_queries), (0, number * layout.group), (0, place.first_query))
+                for number, place in enumerate(layout.places)
+                if place is not None
+            )
+            return Part((rows, stored.num_heads), (rows, stored.num_heads), (0, 1), columns)
         case "query_bias" | "key_bias" | "value_bias":
             kind = transform.removesuffix("_bias")
             H, heads = shape[-1], _num_stored_heads(kind, layout)
@@ -199,7 +213,7 @@ def rows_of_parts(transform: Transform, stored: ModelConfig) -> tuple[int, ...]:
     Args:
         stored: the model as the checkpoint has it.
     """
-    if transform in ("fused_gate", "fused_up"):
+    if transform in ("fused_gate", "fused_up", "later_gate", "earlier_up"):
         return (stored.intermediate_size,) * 2
     if transform in ("fused_query", "fused_key", "fused_value"):
         queries, keys = (heads * stored.head_size for heads in (stored.num_heads, stored.num_kv_heads))

@@ -28,7 +28,8 @@ from palladio.model.loading.layout.parameters import Parameters
 from palladio.model.loading.layout.relayout import relayout
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import load_model
-from palladio.model.spec.layer_spec import NormSpec, QKNormSpec
+from palladio.model.spec.layer_spec import QKNormSpec
+from palladio.model.spec.norm_spec import NormSpec
 from palladio.model.spec.rope_config import RopeConfig
 from tests import tiny_families
 from tests.model.driver import Driver, load, numbers
