@@ -100,7 +100,7 @@ class DistanceTable(Module):
 
     def __init__(self, context: Context, spec: DistanceBias, num_heads: int) -> None:
         shape = (spec.num_buckets, num_heads)
-        self.table = context.param(shape, (None, "query_heads"), Initializer("zeros"))
+        self.table = context.param(shape, (None, "query_heads"), Initializer("uniform", fan_in=0))
         self.spec = spec
 
     def of_distances(self) -> jax.Array:

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 
 from palladio.pallas_kernels.dispatch import dispatch
 from palladio.pallas_kernels.segment_attention import gpu_triton, reference, tpu, xla
@@ -48,7 +49,8 @@ def segment_attention(
         target: the device that kernels are compiled for; "auto" picks by it.
 
     Returns:
-        [T, N, H] in q's dtype; 0 for padding.
+        [T, N, H] in q's dtype; 0 for padding, and NaN in segments with values that are not finite: no other segment's
+        are changed by them.
 
     Raises:
         ValueError: unknown backend, or shapes that do not fit together.
@@ -64,5 +66,11 @@ def segment_attention(
     if window is not None and window < 0:
         raise ValueError(f"window is a number of tokens on each side, got {window}")
     options = SegmentOptions(scale, window, bias, target)
-    bound = {name: functools.partial(call, q, k, v, segments, options) for name, call in BACKENDS.items()}
-    return dispatch("segment_attention", bound, AUTO_ORDER[target.platform], backend)
+    # 0 · NaN is NaN: else what is not finite would reach all segments of its block.
+    spoilt = ~jnp.isfinite(v).all(axis=(1, 2))
+    values = jnp.where(spoilt[:, None, None], 0, v)
+    bound = {name: functools.partial(call, q, k, values, segments, options) for name, call in BACKENDS.items()}
+    out = dispatch("segment_attention", bound, AUTO_ORDER[target.platform], backend)
+    before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(spoilt, dtype=jnp.int32)])
+    is_spoilt = before[segments.stops] > before[segments.starts]
+    return jnp.where(is_spoilt[:, None, None], jnp.nan, out)

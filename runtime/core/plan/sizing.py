@@ -95,7 +95,8 @@ class EngineLimits:
             mixes=chunk != -1
             and (scheduler.enable_mixed_chunk or (defaults.mixes and not scheduler.disable_mixed_chunk)),
             useful_pool_tokens=useful,
-            is_fine=defaults.fine_hidden_size is not None and model.hidden_size >= defaults.fine_hidden_size,
+            is_fine=defaults.fine_hidden_size is not None
+            and (model.hidden_size >= defaults.fine_hidden_size or model.encoder is not None),
             has_plain_tier=defaults.has_plain_tier,
             joined_rows=defaults.joined_rows,
             least_page_bytes=defaults.least_page_bytes,
