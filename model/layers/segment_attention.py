@@ -58,6 +58,9 @@ class SegmentAttention(Module):
         norm, counts = spec.qk_norm, config.head_counts
         self.query_norm = None if norm is None else query_norm(context, N, H, norm, counts)
         self.key_norm = None if norm is None else key_norm(context, K, H, norm, counts)
+        # See Attention: kinds of weights that count padding take what such heads make as any other input.
+        counts_padding = any(kind.counts_padding for kind in config.weight_kinds.all)
+        self.real_heads = counts.is_query if counts is not None and counts_padding else None
         self.spec = spec
         self.kernels = kernels
         self.mesh = mesh
@@ -92,6 +95,8 @@ class SegmentAttention(Module):
             out = on_each_device(add_distances, self.mesh, in_specs=in_specs, out_specs=own)(
                 q, k, v, step.segments, step.distances
             )
+        if self.real_heads is not None:
+            out = jnp.where(jnp.array(self.real_heads)[:, None], out, 0)
         return self.output(out.reshape(T, -1))
 
 
