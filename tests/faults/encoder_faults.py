@@ -64,17 +64,10 @@ ENCODER_FAULTS: tuple[Fault, ...] = (
         _ENGINE,
     ),
     Fault(
-        "a mean counts the padding behind a step",
+        "a mean counts the token behind a text, or the padding behind a step",
         "runtime/execution/steps/pooler.py",
-        "vectors = total / jnp.maximum(stops, 1)[:, None]",
-        "vectors = total / jnp.maximum(stops + 1, 1)[:, None]",
-        ("tests/runtime/core/test_embedding_engine.py",),
-    ),
-    Fault(
-        "a text is cut where a step has no room for all of it",
-        "runtime/scheduling/step_planner.py",
-        "if count <= 0 or (self._limits.fills_steps and start + count < request.prefill_end):",
-        "if count <= 0:",
+        "(token < ends[:, None])",
+        "(token <= ends[:, None])",
         _ENGINE,
     ),
     Fault(
