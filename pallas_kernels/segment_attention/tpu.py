@@ -78,7 +78,7 @@ def _vector_memory(num_tokens: int, width: int, block: int, itemsize: int, optio
     most = int(VMEM.get(options.target.kind, min(VMEM.values())) * 0.9)
     if needed > most and options.target.interpret is None:
         raise NotImplementedError(
-            f"{num_tokens} tokens: keys and values of a head take {needed // MIB} MiB of vector memory, of {most // MIB}"
+            f"{num_tokens} tokens: keys and values of a head take {needed // MIB} MiB of {most // MIB} of vector memory"
         )
     return max(needed, min(most, 32 * MIB))
 

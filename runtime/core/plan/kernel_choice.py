@@ -212,18 +212,17 @@ def _try_attention(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> 
 
 def _try_segments(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> None:
     """Attention of an encoder, in a step of the longest text."""
-    T, shards, H = max(shape.num_slots - 1, shape.num_columns * shape.page_size), num_shards(shape.mesh), model.head_size
+    T, shards = max(shape.num_slots - 1, shape.num_columns * shape.page_size), num_shards(shape.mesh)
+    H, segments = model.head_size, Segments(_ints(T), _ints(T))  # type: ignore[arg-type]  # in place of arrays
     q, k = (
         jax.ShapeDtypeStruct((T, heads // shards, H), shape.dtype) for heads in (model.num_heads, model.num_kv_heads)
     )
     assert model.encoder is not None, "the caller knows"
     has_bias = model.encoder.distances is not None
     bias = jax.ShapeDtypeStruct((model.num_heads // shards, 3), jnp.float32) if has_bias else None
-    attend = functools.partial(
-        segment_attention, scale=1.0, backend=kernels.segment_attention, target=kernels.target
-    )
+    attend = functools.partial(segment_attention, scale=1.0, backend=kernels.segment_attention, target=kernels.target)
     for window in {layer.attention.window for layer in model.layers}:
-        jax.eval_shape(functools.partial(attend, window=window), q, k, k, Segments(_ints(T), _ints(T)), bias=bias)  # type: ignore[arg-type]
+        jax.eval_shape(functools.partial(attend, window=window), q, k, k, segments, bias=bias)
 
 
 def _try_latents(kernels: Kernels, num_heads: int, sizes: LatentConfig, shape: DeviceShape) -> None:

@@ -271,8 +271,9 @@ def _no_room(memory: DeviceMemory, needs: MemoryNeeds, fixed: int) -> str:
         less = "--max-running-requests" + (" and --state-snapshot-bytes" if needs.snapshots else "")
         taken = f"states of layers {_size(states)} (fewer with {less}) and the programs "
         taken += _size(fixed - states)
+    purpose = "the KV cache" if needs.bytes_per_page else "a step"
     message = (
-        f"no memory is left for {'the KV cache' if needs.bytes_per_page else 'a step'}: the weights take {_size(needs.weights)}{',' if states else ''} {taken} "
+        f"no memory is left for {purpose}: the weights take {_size(needs.weights)}{',' if states else ''} {taken} "
         f"of {_size(memory.total)}"
     )
     needed = needs.weights + fixed + needs.least_cache

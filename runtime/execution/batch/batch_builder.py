@@ -347,7 +347,8 @@ def _typed(request: Request, start: int, end: int) -> list[int]:
     token_ids, types = request.token_ids[start:end], request.given.pooling.token_types
     if not types:
         return token_ids
-    return [token | min(kind, MOST_TYPES) << TYPE_SHIFT for token, kind in zip(token_ids, types[start:end], strict=True)]
+    typed = zip(token_ids, types[start:end], strict=True)
+    return [token_id | min(kind, MOST_TYPES) << TYPE_SHIFT for token_id, kind in typed]
 
 
 def _split_updates(
