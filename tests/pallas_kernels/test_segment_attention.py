@@ -74,7 +74,7 @@ def expected(case, q, k, v, bias):
         here = slice(begin, begin + size)
         begin += size
         for head in range(N):
-            scores = q[here, head] @ k[here, head // (N // K)].T * 0.3
+            scores = q[here, head] @ k[here, head // (N // K)].T * H**-0.5
             distance = np.arange(size)[None, :] - np.arange(size)[:, None]
             if bias is not None:
                 scores += np.asarray(bias)[head, np.clip(distance, -case.most, case.most) + case.most]
@@ -88,11 +88,8 @@ def expected(case, q, k, v, bias):
 def attend(case, backend, target=Target(), dtype=np.float32):
     """What a backend gives, and the definition."""
     q, k, v, segments, bias = inputs(case, dtype)
-    call = jax.jit(
-        lambda *args: segment_attention(
-            *args, scale=0.3, window=case.window, bias=bias, backend=backend, target=target
-        )
-    )
+    options = {"scale": case.heads[2] ** -0.5, "window": case.window, "bias": bias}
+    call = jax.jit(lambda *args: segment_attention(*args, **options, backend=backend, target=target))
     return np.asarray(call(q, k, v, segments).astype(jnp.float32)), expected(case, q, k, v, bias)
 
 
