@@ -97,7 +97,7 @@ def is_slow(case):
     return () if case.name in ("packed", "window", "groups of a vision tower") else pytest.mark.slow
 
 
-@pytest.mark.parametrize("case", (*CASES, *WITH_BIAS), ids=str)
+@pytest.mark.parametrize("case", [*CASES, *WITH_BIAS], ids=str)
 @pytest.mark.parametrize("backend", ["xla", "reference"])
 def test_plain_backends_match_the_definition(case, backend):
     found, meant = attend(case, backend)

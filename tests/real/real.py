@@ -224,7 +224,8 @@ class _served:
 
     def __init__(self, file: Path, *flags: str) -> None:
         words = ["python3", "-m", "palladio", "serve", "--model-path", str(file), "--host", "127.0.0.1"]
-        more = ["--served-model-name", "m", "--compile", "lazy", "--log-level", "warning", "--max-total-tokens", "8192", *flags]
+        more = ["--served-model-name", "m", "--compile", "lazy", "--log-level", "warning", *flags]
+        more += ["--max-total-tokens", "8192"]
         self._process, port = launch_server_cmd(" ".join((*words, *more)), host="127.0.0.1")
         self._url = f"http://127.0.0.1:{port}"
 

@@ -190,9 +190,19 @@ def test_published_nomic_names():
     config = {
         "architectures": ["NomicBertModel"],
         "model_type": "nomic_bert",
-        **{"n_embd": 48, "n_layer": 2, "n_head": 6, "n_inner": 80, "n_positions": 256, "vocab_size": 384},
-        **{"activation_function": "swiglu", "layer_norm_epsilon": 1e-12, "rotary_emb_base": 1000},
-        **{"rotary_emb_fraction": 1.0, "qkv_proj_bias": False, "prenorm": False, "type_vocab_size": 2},
+        "vocab_size": 384,
+        "n_embd": 48,
+        "n_layer": 2,
+        "n_head": 6,
+        "n_inner": 80,
+        "n_positions": 256,
+        "activation_function": "swiglu",
+        "layer_norm_epsilon": 1e-12,
+        "rotary_emb_base": 1000,
+        "rotary_emb_fraction": 1.0,
+        "qkv_proj_bias": False,
+        "prenorm": False,
+        "type_vocab_size": 2,
     }
     found = ModelConfig.from_hf(config)
     (layer,) = set(found.layers)

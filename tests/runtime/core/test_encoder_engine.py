@@ -53,7 +53,8 @@ def engine(folder: Path) -> TinyEngine:
     return TinyEngine(folder, **FLAGS_HERE)
 
 
-def add(core: EngineCore, name: str, ids: list[int], pooling: PoolingParams = PoolingParams()) -> None:
+def add(core: EngineCore, name: str, ids: list[int], types: list[int] | None = None) -> None:
+    pooling = PoolingParams(bytes(types or ()))
     core.add(GenerationRequest(name, ids, EMBEDDING_PARAMS, (), 0.0, pooling=pooling))
 
 
@@ -107,7 +108,7 @@ def test_types_of_pairs(folder: Path, engine: TinyEngine) -> None:
     types = [[0] * 20 + [1] * 10, [0] * 31]
     core = engine.core()
     for index, text in enumerate(some):
-        add(core, str(index), text, PoolingParams(bytes(types[index])))
+        add(core, str(index), text, types[index])
     outputs = finish(core)
     found = np.stack([vector(outputs[name]) for name in "01"])
     np.testing.assert_allclose(found, expected(folder, some, types), atol=1e-5, rtol=0)
