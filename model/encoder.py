@@ -26,7 +26,8 @@ class EncoderLayer(Module):
     """Attention and MLP, with norms and residual sums where the layer's spec has them."""
 
     def __init__(self, context: Context, config: ModelConfig, spec: LayerSpec, kernels: Kernels, mesh: Mesh) -> None:
-        assert isinstance(spec.attention, AttentionSpec) and isinstance(spec.mlp, DenseSpec), "no encoder has others"
+        assert isinstance(spec.attention, AttentionSpec), "no encoder has another"
+        assert isinstance(spec.mlp, DenseSpec), "no encoder has another"
         norm, place = functools.partial(Norm, context, config.hidden_size, spec.norm), spec.norm_placement
         self.attention_norm = norm() if place in ("pre", "sandwich") else None
         self.attention = SegmentAttention(context, config, spec.attention, kernels, mesh)

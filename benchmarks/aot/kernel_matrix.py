@@ -101,16 +101,19 @@ class SegmentLayer:
 
 
 SEGMENT_CHIPS = ("v6e", "7x")
-SEGMENT_LAYERS = tuple(
-    SegmentLayer(*sizes, num_tokens, window=window)
-    for num_tokens in (512, 16_384)
-    for *sizes, window in (
-        ("BERT-large", 16, 64, None),
-        ("ModernBERT-large", 16, 64, 64),
-        ("SigLIP", 16, 72, None),
-        ("heads of 80", 16, 80, None),
-    )
-) + (SegmentLayer("BERT-large", 16, 64, 4096, dtype="float32"),)
+SEGMENT_LAYERS = (
+    *(
+        SegmentLayer(model, 16, head_size, num_tokens, window=window)
+        for num_tokens in (512, 16_384)
+        for model, head_size, window in (
+            ("BERT-large", 64, None),
+            ("ModernBERT-large", 64, 64),
+            ("SigLIP", 72, None),
+            ("heads of 80", 80, None),
+        )
+    ),
+    SegmentLayer("BERT-large", 16, 64, 4096, dtype="float32"),
+)
 
 SMOKE = (
     SegmentLayer("SigLIP", 16, 72, 1024),

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from palladio.model.config.bert_parts import EMBEDDINGS, UNUSED, bert_encoder, head_rules
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.weight_rules import layer_rules
-from palladio.model.families.bert import EMBEDDINGS, UNUSED, bert_encoder, head_rules
 from palladio.model.spec.encoder_spec import EncoderHead, EncoderSpec
 from palladio.model.spec.layer_spec import DecoderSpec
 from palladio.model.spec.norm_spec import NormSpec
@@ -55,14 +55,7 @@ FAMILIES = {
     "DistilBertModel": Family(
         describe=_describe,
         weights=(*EMBEDDINGS, *_LAYERS, *head_rules("pre_classifier", "classifier")),
-        defaults={
-            "vocab_size": 30522,
-            "hidden_size": 768,
-            "num_hidden_layers": 6,
-            "num_attention_heads": 12,
-            "intermediate_size": 3072,
-            "max_position_embeddings": 512,
-        },
+        defaults={"max_position_embeddings": 512},
         ignored=(*UNUSED, r"vocab_(transform|layer_norm|projector)\..*"),
         usual_keys=_usual_keys,
     )

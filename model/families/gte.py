@@ -1,9 +1,9 @@
 """GTE: rotation, norms of the residual sums and gated MLPs, as transformers has it (GteModel)."""
 
+from palladio.model.config.bert_parts import EMBEDDINGS, POOLER_HEAD, UNUSED, layer_norm, num_types
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.weight_rules import layer_rules
-from palladio.model.families.bert import EMBEDDINGS, POOLER_HEAD, UNUSED, layer_norm, num_types
 from palladio.model.spec.encoder_spec import EncoderSpec
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
 
@@ -47,11 +47,6 @@ FAMILIES = {
         describe=_describe,
         weights=(EMBEDDINGS[0], *EMBEDDINGS[2:], *_LAYERS, *POOLER_HEAD),
         defaults={
-            "vocab_size": 250048,
-            "hidden_size": 768,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 12,
-            "intermediate_size": 3072,
             "max_position_embeddings": 8192,
             "rope_theta": 160_000.0,
         },

@@ -1,16 +1,14 @@
 """ModernBERT: rotation, norms before attention and MLP, gated MLPs, and windows in two of three layers."""
 
-from palladio.model.base.errors import ConfigError
+from palladio.model.config.bert_parts import FUSED_ATTENTION, back_names, head_rules, layer_norm, norm_names, read_head
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import FULL, SLIDING, HfConfig
 from palladio.model.config.weight_rules import WeightRule, layer_rules
 from palladio.model.config.weight_tables import TABLES
-from palladio.model.families.bert import head_rules, layer_norm
-from palladio.model.spec.encoder_spec import EncoderHead, EncoderSpec
+from palladio.model.spec.encoder_spec import EncoderSpec
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
 
 _THETAS = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
-_ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu")
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:
@@ -38,65 +36,31 @@ def _describe(hf: HfConfig) -> DecoderSpec:
     return DecoderSpec(
         layers=(without_first_norm, *others),
         norm=norm,
-        encoder=EncoderSpec(embedding_norm=norm, has_last_norm=True, head=_head(hf)),
-    )
-
-
-def _head(hf: HfConfig) -> EncoderHead:
-    pooling = hf.values.get("classifier_pooling", "cls")
-    activation = hf.activation("classifier_activation", default="gelu")
-    if pooling not in ("cls", "mean"):
-        raise ConfigError(f"classifier_pooling must be cls or mean, found {pooling!r:.100}")
-    if activation not in _ACTIVATIONS:
-        raise ConfigError(f"classifier_activation: {activation} is not supported; only {', '.join(_ACTIVATIONS)} are")
-    norm = layer_norm(hf, "norm_eps", default=1e-5, bias=hf.flag("norm_bias", default=False))
-    return EncoderHead(
-        pooling=pooling, activation=activation, bias=hf.flag("classifier_bias", default=False), norm=norm
+        encoder=EncoderSpec(embedding_norm=norm, has_last_norm=True, head=read_head(hf, norm)),
     )
 
 
 _LAYERS = layer_rules(
     "",
     "",
-    ("attn_norm.weight", "attention_norm.scale", "vector"),
-    ("attn_norm.bias", "attention_norm.bias", "vector"),
-    ("attn.Wqkv.weight", "attention.qkv.kernel", "fused_query"),
-    ("attn.Wqkv.weight", "attention.qkv.kernel", "fused_key"),
-    ("attn.Wqkv.weight", "attention.qkv.kernel", "fused_value"),
-    ("attn.Wqkv.bias", "attention.qkv.bias", "fused_query_bias"),
-    ("attn.Wqkv.bias", "attention.qkv.bias", "fused_key_bias"),
-    ("attn.Wqkv.bias", "attention.qkv.bias", "fused_value_bias"),
-    ("attn.Wo.weight", "attention.output.kernel", "output"),
-    ("attn.Wo.bias", "attention.output.bias", "vector"),
-    ("mlp_norm.weight", "mlp_norm.scale", "vector"),
-    ("mlp_norm.bias", "mlp_norm.bias", "vector"),
+    *norm_names("attn_norm", "attention_norm"),
+    *FUSED_ATTENTION,
+    *back_names("attn.Wo", "attention.output", "output"),
+    *norm_names("mlp_norm", "mlp_norm"),
     ("mlp.Wi.weight", "mlp.gate_up.kernel", "fused_gate"),
     ("mlp.Wi.weight", "mlp.gate_up.kernel", "fused_up"),
     ("mlp.Wi.bias", "mlp.gate_up.bias", "fused_gate_bias"),
     ("mlp.Wi.bias", "mlp.gate_up.bias", "fused_up_bias"),
-    ("mlp.Wo.weight", "mlp.down.kernel", "down"),
-    ("mlp.Wo.bias", "mlp.down.bias", "vector"),
+    *back_names("mlp.Wo", "mlp.down", "down"),
 )
-_OTHERS = (
-    TABLES[0],
-    WeightRule("model.embeddings.norm.weight", "embedding_norm.scale", "vector"),
-    WeightRule("model.embeddings.norm.bias", "embedding_norm.bias", "vector"),
-    WeightRule("model.final_norm.weight", "norm.scale", "vector"),
-    WeightRule("model.final_norm.bias", "norm.bias", "vector"),
-    WeightRule("head.norm.weight", "score.norm.scale", "vector"),
-    WeightRule("head.norm.bias", "score.norm.bias", "vector"),
-)
+_NORMS = {"model.embeddings.norm": "embedding_norm", "model.final_norm": "norm", "head.norm": "score.norm"}
+_OTHERS = (TABLES[0], *(WeightRule(*one) for names in _NORMS.items() for one in norm_names(*names)))
 
 FAMILIES = {
     "ModernBertModel": Family(
         describe=_describe,
         weights=(*_OTHERS, *_LAYERS, *head_rules("head.dense", "classifier")),
         defaults={
-            "vocab_size": 50368,
-            "hidden_size": 768,
-            "num_hidden_layers": 22,
-            "num_attention_heads": 12,
-            "intermediate_size": 1152,
             "max_position_embeddings": 8192,
             "local_attention": 128,
             "bos_token_id": 50281,

@@ -1,9 +1,9 @@
 """MPNet: BERT whose scores have a bias of distances, beside learned positions."""
 
+from palladio.model.config.bert_parts import EMBEDDINGS, OUTPUTS, UNUSED, bert_encoder, head_rules
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.weight_rules import WeightRule, layer_rules
-from palladio.model.families.bert import EMBEDDINGS, OUTPUTS, UNUSED, bert_encoder, head_rules
 from palladio.model.spec.encoder_spec import DistanceBias, EncoderSpec
 from palladio.model.spec.layer_spec import DecoderSpec
 
@@ -44,11 +44,6 @@ FAMILIES = {
             *head_rules("classifier.dense", "classifier.out_proj"),
         ),
         defaults={
-            "vocab_size": 30527,
-            "hidden_size": 768,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 12,
-            "intermediate_size": 3072,
             "max_position_embeddings": 512,
             "bos_token_id": 0,
             "eos_token_id": 2,

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from palladio.model.config.bert_parts import FUSED_ATTENTION, POOLER_HEAD, UNUSED, layer_norm, norm_names, num_types
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.weight_rules import WeightRule, layer_rules
 from palladio.model.config.weight_tables import TABLES
-from palladio.model.families.bert import POOLER_HEAD, UNUSED, layer_norm, num_types
 from palladio.model.spec.encoder_spec import EncoderSpec
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
 
@@ -50,17 +50,13 @@ def _describe(hf: HfConfig) -> DecoderSpec:
 _LAYERS = layer_rules(
     "",
     "",
-    ("attn.Wqkv.weight", "attention.qkv.kernel", "fused_query"),
-    ("attn.Wqkv.weight", "attention.qkv.kernel", "fused_key"),
-    ("attn.Wqkv.weight", "attention.qkv.kernel", "fused_value"),
+    *FUSED_ATTENTION,
     ("attn.out_proj.weight", "attention.output.kernel", "output"),
-    ("norm1.weight", "attention_output_norm.scale", "vector"),
-    ("norm1.bias", "attention_output_norm.bias", "vector"),
+    *norm_names("norm1", "attention_output_norm"),
     ("mlp.fc12.weight", "mlp.gate_up.kernel", "gate"),
     ("mlp.fc11.weight", "mlp.gate_up.kernel", "up"),
     ("mlp.fc2.weight", "mlp.down.kernel", "down"),
-    ("norm2.weight", "mlp_output_norm.scale", "vector"),
-    ("norm2.bias", "mlp_output_norm.bias", "vector"),
+    *norm_names("norm2", "mlp_output_norm"),
     layers="encoder.layers",
 )
 _EMBEDDINGS = (
@@ -75,11 +71,6 @@ FAMILIES = {
         describe=_describe,
         weights=(*_EMBEDDINGS, *_LAYERS, *POOLER_HEAD),
         defaults={
-            "vocab_size": 30528,
-            "hidden_size": 768,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 12,
-            "intermediate_size": 3072,
             "max_position_embeddings": 2048,
             "rope_theta": 1000.0,
         },

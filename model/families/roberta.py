@@ -1,9 +1,9 @@
 """RoBERTa and its relatives: BERT whose positions begin after the row of padding."""
 
 from palladio.model.base.errors import ConfigError
+from palladio.model.config.bert_parts import EMBEDDINGS, LAYERS, UNUSED, bert_encoder, head_rules, num_types
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
-from palladio.model.families.bert import EMBEDDINGS, LAYERS, UNUSED, bert_encoder, head_rules, num_types
 from palladio.model.spec.encoder_spec import EncoderSpec
 from palladio.model.spec.layer_spec import DecoderSpec
 
@@ -19,11 +19,6 @@ _ROBERTA = Family(
     describe=_describe,
     weights=(*EMBEDDINGS, *LAYERS, *head_rules("classifier.dense", "classifier.out_proj")),
     defaults={
-        "vocab_size": 50265,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
         "max_position_embeddings": 512,
         "pad_token_id": 1,
         "bos_token_id": 0,

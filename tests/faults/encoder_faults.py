@@ -3,7 +3,7 @@
 from tests.faults.fault import Fault
 
 _OP = ("tests/pallas_kernels/test_segment_attention.py",)
-_MODEL = ("tests/model/encoders/test_encoders.py",)
+_MODEL = ("tests/model/test_encoder.py",)
 _ENGINE = ("tests/runtime/core/test_encoder_engine.py",)
 
 ENCODER_FAULTS: tuple[Fault, ...] = (

@@ -90,7 +90,7 @@ class MemoryNeeds:
         return self.num_tables * -(-num_tokens // self.page_size)
 
     def fitting_pages(self, num_bytes: int) -> int:
-        """Page numbers that fit into so many bytes, the scratch page left out. Pages of an encoder hold nothing."""
+        """Page numbers that fit into this memory, the scratch page left out. Pages of an encoder hold nothing."""
         if not self.bytes_per_page:
             return self.pages_of(self.useful_tokens) if num_bytes >= 0 else 0
         return max(0, num_bytes // self.bytes_per_page - 1)

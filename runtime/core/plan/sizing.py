@@ -77,10 +77,8 @@ class EngineLimits:
         if config.execution.deterministic and chunk != -1:
             # Every step has this one size, decode steps too: no larger than it must be.
             chunk = max(max_running, scheduler.chunked_prefill_size or 0)
-        if chunk == -1:  # a prompt is never split, so a step must hold the longest one
-            max_step_tokens = max(most_prefill, context_length)
-        else:
-            max_step_tokens = min(chunk, most_prefill)
+        # Where a prompt is never split, a step must hold the longest one.
+        max_step_tokens = max(most_prefill, context_length) if chunk == -1 else min(chunk, most_prefill)
         if config.execution.deterministic:  # which decodes in prefill's shape
             max_step_tokens = max(max_step_tokens, max_running)
         useful = max_running * context_length

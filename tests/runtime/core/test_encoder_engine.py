@@ -21,7 +21,7 @@ from palladio.runtime.interface.request.generation_request import GenerationRequ
 from palladio.runtime.interface.request.pooling_params import PoolingParams
 from palladio.runtime.text.hub.hub import resolve_source
 from tests.many_devices import call_with_devices
-from tests.model.encoders.packed import encode, load
+from tests.model.encoder_driver import encode, load
 from tests.runtime.tiny_engine import FLAGS, TinyEngine, create_core, record_batches
 from tests.tiny_encoders import make_folder
 from tests.tiny_tokenizer import build_tiny_tokenizer

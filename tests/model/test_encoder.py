@@ -15,7 +15,7 @@ from palladio.model.layers.segment_attention import buckets
 from palladio.model.spec.encoder_spec import DistanceBias
 from palladio.pallas_kernels.choice import Kernels
 from tests.many_devices import call_with_devices
-from tests.model.encoders.packed import encode, load, relative_error
+from tests.model.encoder_driver import encode, load, relative_error
 from tests.tiny_encoders import CONFIGS, classifier_of, config_of, make_folder
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the oracle needs torch")
@@ -42,7 +42,7 @@ def some(names):
 @pytest.mark.parametrize("architecture", some(CONFIGS))
 def test_against_transformers(architecture, tmp_path):
     """Texts of 1, 5, 75 and 40 tokens in one pack, of pairs where there are types; and each alone."""
-    from tests.model.encoders import oracle
+    from tests.model import encoder_oracle as oracle
 
     folder = oracle.save(architecture, tmp_path)
     inputs = texts(5, 1, 75, 40)
@@ -61,7 +61,7 @@ def test_against_transformers(architecture, tmp_path):
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_long_texts(architecture, tmp_path):
     """Of 511, 512 and 513 tokens between short ones: several blocks of attention each."""
-    from tests.model.encoders import oracle
+    from tests.model import encoder_oracle as oracle
 
     folder = oracle.save(architecture, tmp_path)
     inputs = texts(3, 511, 512, 9, 513)
@@ -75,7 +75,7 @@ def test_long_texts(architecture, tmp_path):
 @pytest.mark.torch
 @pytest.mark.parametrize("architecture", some(name for name in CONFIGS if name in ENCODERS))
 def test_heads_that_classify(architecture, tmp_path):
-    from tests.model.encoders import oracle
+    from tests.model import encoder_oracle as oracle
 
     architecture = classifier_of(architecture)
     folder = oracle.save(architecture, tmp_path)
@@ -93,7 +93,7 @@ def test_heads_that_classify(architecture, tmp_path):
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_head_over_a_mean(tmp_path):
-    from tests.model.encoders import oracle
+    from tests.model import encoder_oracle as oracle
 
     architecture = classifier_of("ModernBertModel")
     folder = oracle.save(architecture, tmp_path, classifier_pooling="mean")
@@ -217,7 +217,7 @@ def test_published_nomic_names():
 def test_a_missing_tensor_is_named(tmp_path):
     from safetensors.numpy import load_file, save_file
 
-    from tests.model.encoders import oracle
+    from tests.model import encoder_oracle as oracle
 
     folder = oracle.save("BertModel", tmp_path)
     tensors = load_file(folder / "model.safetensors")
@@ -233,7 +233,7 @@ def test_older_names_of_norms(tmp_path):
     """As files of before 2020 have them."""
     from safetensors.numpy import load_file, save_file
 
-    from tests.model.encoders import oracle
+    from tests.model import encoder_oracle as oracle
 
     folder = oracle.save("BertModel", tmp_path)
     inputs = texts(9)
