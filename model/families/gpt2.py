@@ -77,5 +77,4 @@ _DEFAULTS = {"max_position_embeddings": 1024, "tie_word_embeddings": True, "bos_
 _MASKS = (r"model\.h\.\d+\.attn\.(bias|masked_bias)",)
 
 GPT2 = Family(describe=_describe, weights=_WEIGHTS, defaults=_DEFAULTS, ignored=_MASKS, usual_keys=_usual_keys)
-
 FAMILIES = {"GPT2LMHeadModel": GPT2}

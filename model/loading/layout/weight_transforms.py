@@ -38,10 +38,8 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
             return _whole((stored.intermediate_size, shape[0]), (1, 0))
         case "inner_bias" | "rows_bias":
             return _whole((stored.intermediate_size if transform == "inner_bias" else stored.vocab_size,), (0,))
-        case "fused_gate" | "fused_up" | "later_gate" | "earlier_up":
+        case "fused_gate" | "fused_up" | "later_gate" | "earlier_up" | "fused_gate_bias" | "fused_up_bias":
             return _of_fused_mlp(transform, shape, stored.intermediate_size)
-        case "fused_gate_bias" | "fused_up_bias":
-            return _without_inputs(_of_fused_mlp(transform.removesuffix("_bias"), (1, *shape), stored.intermediate_size))
         case "gate" | "up":
             return _gate_or_up(shape[0], stored.intermediate_size, ("gate", "up").index(transform))
         case "gate_bias" | "up_bias":
@@ -94,7 +92,9 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
 
 def _of_fused_mlp(kind: str, shape: tuple[int, ...], F: int) -> Part:
     """Return a part of [2·F, D]: the gate's rows come first, or, of a later gate, last; in the parameter [D, 2, F] the
-    gate is first."""
+    gate is first. That of a bias has no D."""
+    if kind.endswith("_bias"):
+        return _without_inputs(_of_fused_mlp(kind.removesuffix("_bias"), (1, *shape), F))
     D, slot = shape[0], int(kind.endswith("up"))
     source = 1 - slot if kind in ("later_gate", "earlier_up") else slot
     return Part((2 * F, D), (2, F, D), (2, 0, 1), (Box((D, 1, F), (0, slot, 0), (0, source, 0)),))
