@@ -8,9 +8,25 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
+from palladio.model.base.module import Context
+from palladio.model.config.config import ModelConfig
 from palladio.model.decoder import CausalLM
+from palladio.model.encoder import Encoder
+from palladio.pallas_kernels.choice import Kernels
+
+Model = CausalLM | Encoder
+
+
+def make_model(config: ModelConfig, context: Context, kernels: Kernels, mesh: Mesh) -> Model:
+    """Make the modules of a model.
+
+    Args:
+        config: the config as laid out over the mesh, see TensorLayout.
+    """
+    return (CausalLM if config.encoder is None else Encoder)(config, context, kernels, mesh)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,16 +42,16 @@ class ModelStructure:
     treedef: jax.tree_util.PyTreeDef
 
 
-def flatten_model(model: CausalLM) -> tuple[ModelStructure, tuple[jax.Array, ...]]:
+def flatten_model(model: Model) -> tuple[ModelStructure, tuple[jax.Array, ...]]:
     """Split a model into its structure and its arrays, in a fixed order."""
     graphdef, state = nnx.split(model)
     leaves, treedef = jax.tree.flatten(state)
     return ModelStructure(graphdef, treedef), tuple(leaves)
 
 
-def unflatten_model(structure: ModelStructure, leaves: tuple[jax.Array, ...]) -> CausalLM:
+def unflatten_model(structure: ModelStructure, leaves: tuple[jax.Array, ...]) -> Model:
     """Rebuild the model; `leaves` may be tracers."""
-    model: CausalLM = nnx.merge(structure.graphdef, jax.tree.unflatten(structure.treedef, leaves))
+    model: Model = nnx.merge(structure.graphdef, jax.tree.unflatten(structure.treedef, leaves))
     return model
 
 
@@ -71,7 +87,7 @@ class LogitsHead:
         """Compute class logits: hidden [R, D] → f32[R, L], as CausalLM.classify; `head` comes from `select`."""
         return self._model(head).classify(hidden)
 
-    def _model(self, head: tuple[jax.Array, ...]) -> CausalLM:
+    def _model(self, head: tuple[jax.Array, ...]) -> Model:
         """Rebuild the model with the arrays of the head only."""
         known = dict(zip(self.indices, head, strict=True))
         leaves = tuple(known.get(i) for i in range(self.num_leaves))

@@ -30,6 +30,12 @@ class Kernels:
         return {"gpu_mosaic": "gpu_triton", "cpu_native": "xla"}.get(self.attention, self.attention)
 
     @property
+    def segment_attention(self) -> str:
+        """Backend of segment_attention, in models without a cache: that of the attention. The op has no backend of its
+        own for Hopper GPUs and CPUs."""
+        return self.latent_attention
+
+    @property
     def grouped_matmul(self) -> str:
         """Backend of grouped_matmul: that of the attention, where both ops have one for groups of any size. That of
         gpu_mosaic takes large groups only, and TPUs have XLA's."""

@@ -71,6 +71,9 @@ STATES: dict[str, State] = {
     "model/decoder.py:_call_layer": State(
         _MADE, "jax keeps it by structure, shapes and dtypes", _FORMATS.format("AWQ")
     ),
+    "model/encoder.py:_call_layer": State(
+        _MADE, "jax keeps it by structure, shapes and dtypes", _FORMATS.format("AWQ")
+    ),
     f"{_LIBRARY}:_loaded": State(
         "kernel_choice, by the flags", "XLA knows a call's name once a process", first("native")
     ),

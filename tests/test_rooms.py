@@ -45,7 +45,7 @@ MODEL_FLOORS = (
 )
 KERNEL_FLOORS = (
     ("latent_attention",),
-    ("block_matmul", "kv_cache_update", "narrow_matmul"),
+    ("block_matmul", "kv_cache_update", "narrow_matmul", "segment_attention"),
     ("expert_routing", "grouped_matmul", "head_rotation", "ragged_paged_attention", "row_argmax"),
     ("cpu_native", "gated_delta"),
     ("",),  # targets, the choice of a backend, what kernels of a device share

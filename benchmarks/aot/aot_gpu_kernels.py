@@ -37,10 +37,13 @@ MAX_SHARED_BYTES = 232_448  # of a block, on compute capability 9.0
 LATENT_KERNELS = ("latent_decode", "latent_prefill")
 MATMULS = ("grouped_matmul", "block_matmul")
 ROUTES = ("route_experts", "plan_row_tiles")
-KERNEL_NAMES = ("paged_decode", "paged_decode_combine", "paged_prefill", *MATMULS, *LATENT_KERNELS, *ROUTES)
+KERNEL_NAMES = (
+    *("paged_decode", "paged_decode_combine", "paged_prefill", "segment_attention"),
+    *(*MATMULS, *LATENT_KERNELS, *ROUTES),
+)
 MOSAIC_PRODUCTS = ("paged_prefill_mosaic", *(f"{kernel}_mosaic" for kernel in MATMULS))
 MOSAIC_ENTRY = re.compile(rf"\.entry ({'|'.join(MOSAIC_PRODUCTS)})_mosaic_gpu_kernel\(")
-PRODUCTS = ("paged_decode", "paged_prefill", *MATMULS, *LATENT_KERNELS, *MOSAIC_PRODUCTS)
+PRODUCTS = ("paged_decode", "paged_prefill", "segment_attention", *MATMULS, *LATENT_KERNELS, *MOSAIC_PRODUCTS)
 
 
 def compile_case(mesh: Mesh, case: Case, dump: Path) -> Iterator[dict[str, Any]]:

@@ -22,6 +22,7 @@ from palladio.pallas_kernels.ragged_paged_attention import (
     scale_page_shape,
 )
 from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_mosaic import HEAD_SIZES as MOSAIC_HEAD_SIZES
+from palladio.pallas_kernels.segment_attention import Segments, segment_attention
 from palladio.pallas_kernels.target import Target
 
 ROUTED = ((2, 128), (16, 60), (16, 512), (1024, 8))  # tokens and experts
@@ -105,6 +106,29 @@ class Latents:
         pages = shape(latent_page_shape(8192, self.page_size, self.size, 64), self.dtype)
         queries = (shape((T, N, size), self.dtype) for size in (self.size, 64))
         return jax.jit(attend), (*queries, pages, metadata)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PackedSegments:
+    """Attention of 64 packed segments."""
+
+    head_size: int
+    num_tokens: int = 16_384
+    num_heads: int = 16
+    dtype: DTypeLike = jnp.bfloat16
+    window: int | None = None
+
+    def call(self, target: Target, shape: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
+        """A jitted function, and its arguments' shapes."""
+
+        @jax.jit
+        def attend(q: jax.Array, k: jax.Array, v: jax.Array, ends: jax.Array) -> jax.Array:
+            segments = Segments.of_ends(ends, self.num_tokens)
+            options: dict[str, Any] = {"window": self.window, "backend": "gpu_triton", "target": target}
+            return segment_attention(q, k, v, segments, scale=self.head_size**-0.5, **options)
+
+        rows = shape((self.num_tokens, self.num_heads, self.head_size), self.dtype)
+        return attend, (rows, rows, rows, shape((64,), jnp.int32))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -213,7 +237,7 @@ class Blocks:
         )
 
 
-Case = Attention | Latents | Routes | Experts | ScaledExperts | Blocks
+Case = Attention | Latents | PackedSegments | Routes | Experts | ScaledExperts | Blocks
 
 
 def cases(smoke: bool) -> dict[str, Case]:
@@ -267,6 +291,10 @@ def cases(smoke: bool) -> dict[str, Case]:
         "attention H=128 S=1": Attention(128, page_size=1),
         "attention H=128 S=256": Attention(128, page_size=256),
         "attention H=128, cache of 18 GiB": Attention(128, num_pages=300_000),
+        **{f"segments H={size}": PackedSegments(size) for size in (64, 72, 80, 128, 256)},
+        **{f"segments H={size} float32": PackedSegments(size, dtype=jnp.float32) for size in (64, 72, 80, 256)},
+        "segments H=64, window": PackedSegments(64, window=64),
+        "segments H=64, 512 tokens": PackedSegments(64, num_tokens=512),
         **{f"latents N={number}": Latents(number) for number in (4, 16, 20, 128)},
         "latents N=16 of 128, float32": Latents(16, 128, jnp.float32),
         **{f"routing of {tokens} tokens, {experts} experts": Routes(tokens, experts) for tokens, experts in ROUTED},

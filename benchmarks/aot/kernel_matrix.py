@@ -7,8 +7,9 @@
     python benchmarks/aot/kernel_matrix.py --chips v6e 7x --json out.json --keep    # what an interrupted run left out
 
 Each row is one layer's cache write and attention in one program, which must compile (so vector, scalar and device
-memory suffice, else the compiler refuses), update the whole cache in place, and copy nothing of its shape. Spill slots
-of its kernels are counted in the compiler's final schedule.
+memory suffice, else the compiler refuses), update the whole cache in place, and copy nothing of its shape. Rows of
+packed segments (encoders, towers) have no cache, and must have no array of tokens × tokens. Spill slots of kernels are
+counted in the compiler's final schedule.
 """
 
 import argparse
@@ -41,12 +42,14 @@ from palladio.pallas_kernels.ragged_paged_attention import (
     ragged_paged_attention,
     scale_page_shape,
 )
+from palladio.pallas_kernels.segment_attention import Segments, segment_attention
 from palladio.pallas_kernels.target import Target
 
 CHIPS = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
 SMOKE_CHIPS = ("v5e", "7x")
 NUM_PAGES, TABLE_WIDTH = 2000, 128  # of pages another number than of tokens: copies are known by their shape
 KERNELS = ("paged_attention", "kv_cache_update")
+SEGMENTS = 64  # of a step of packed texts or pictures
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,7 +77,46 @@ class Layer:
         return ", ".join([f"{self.kind} {heads}", *filter(None, features)])
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SegmentLayer:
+    """Attention of packed segments.
+
+    Attributes:
+        model: what has such layers.
+        num_tokens: tokens of a step.
+        window: tokens on each side; None: the whole segment.
+    """
+
+    model: str
+    num_heads: int
+    head_size: int
+    num_tokens: int
+    dtype: str = "bfloat16"
+    window: int | None = None
+
+    def __str__(self) -> str:
+        window = "" if self.window is None else f", window {self.window}"
+        sizes = f"{self.num_heads} of {self.head_size}, {self.dtype}, {self.num_tokens} tokens"
+        return f"segments {self.model} {sizes}{window}"
+
+
+SEGMENT_CHIPS = ("v6e", "7x")
+SEGMENT_LAYERS = (
+    *(
+        SegmentLayer(model, 16, head_size, num_tokens, window=window)
+        for num_tokens in (512, 16_384)
+        for model, head_size, window in (
+            ("BERT-large", 64, None),
+            ("ModernBERT-large", 64, 64),
+            ("SigLIP", 72, None),
+            ("heads of 80", 80, None),
+        )
+    ),
+    SegmentLayer("BERT-large", 16, 64, 4096, dtype="float32"),
+)
+
 SMOKE = (
+    SegmentLayer("SigLIP", 16, 72, 1024),
     Layer("decode", 14, 2, 64, page_size=16),
     Layer("prefill", 8, 2, 128, kv_dtype="int8", page_size=32, window=128, soft_cap=30.0, sinks=True),
 )
@@ -166,6 +208,43 @@ def compile_layer(layer: Layer, chip: str, schedules: Path) -> dict[str, Any]:
     }
 
 
+def compile_segments(layer: SegmentLayer, chip: str, schedules: Path) -> dict[str, Any]:
+    """Compile one row of packed segments; the same figures as `compile_layer`."""
+    mesh = aot_targets.Target("tpu", CHIPS[chip], 0).mesh()
+    target = Target.of(mesh.devices.flat[0])
+    whole = NamedSharding(mesh, PartitionSpec())
+    T, N, H = layer.num_tokens, layer.num_heads, layer.head_size
+
+    def step(qkv: Any, ends: Any) -> Any:
+        q, k, v = (qkv[:, part] for part in range(3))
+        segments = Segments.of_ends(ends, T)
+        options = {"window": layer.window, "backend": "tpu", "target": target}
+        return segment_attention(q, k, v, segments, scale=H**-0.5, **options).reshape(T, N * H)
+
+    args = (
+        jax.ShapeDtypeStruct((T, 3, N, H), jnp.dtype(layer.dtype), sharding=whole),
+        jax.ShapeDtypeStruct((SEGMENTS,), jnp.int32, sharding=whole),
+    )
+    row: dict[str, Any] = {"chip": chip, "layer": str(layer)}
+    try:
+        program = aot_targets.compile_for(mesh, jax.jit(step), args)
+    except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, TypeError) as refusal:
+        return row | {"wrong": [f"refused: {type(refusal).__name__}: {str(refusal).strip()[:400]}"]}
+    wrong = [f"an array of {T} × {T}"] if f"[{T},{T}]" in program.hlo or f",{T},{T}]" in program.hlo else []
+    spills = spill_slots(schedules, "segment_attention")
+    for file in schedules.iterdir():
+        file.unlink()
+    if not spills:
+        wrong.append("the compiler wrote no schedule of a kernel")
+    return row | {
+        "compile_seconds": program.compile_seconds,
+        "compile_cpu_seconds": program.compile_cpu_seconds,
+        "temp_bytes": program.temp_bytes,
+        "spills": spills,
+        "wrong": wrong,
+    }
+
+
 def row_bundles(schedules: Path, num_heads: int) -> float:
     """Return the bundles of a decode step's cache write, a row, without waiting for memory. A block of rows runs all of
     the kernel's code once, and its loop that stores (over heads) and those over rows as often as they iterate."""
@@ -177,7 +256,7 @@ def row_bundles(schedules: Path, num_heads: int) -> float:
 
 
 def compile_matrix(
-    chips: Sequence[str], layers: Sequence[Layer], kept: Sequence[dict[str, Any]] = ()
+    chips: Sequence[str], layers: Sequence[Layer | SegmentLayer], kept: Sequence[dict[str, Any]] = ()
 ) -> Iterator[dict[str, Any]]:
     """A row for each, and none compiled that is in `kept`."""
     known = {(row["chip"], row["layer"]): row for row in kept}
@@ -185,7 +264,12 @@ def compile_matrix(
         dump_to(Path(folder))
         for chip in chips:
             for layer in layers:
-                yield known.get((chip, str(layer))) or compile_layer(layer, chip, Path(folder))
+                if (chip, str(layer)) in known:
+                    yield known[chip, str(layer)]
+                elif isinstance(layer, Layer):
+                    yield compile_layer(layer, chip, Path(folder))
+                elif chip in SEGMENT_CHIPS:
+                    yield compile_segments(layer, chip, Path(folder))
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -207,7 +291,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="add to the --json file; what it has is not compiled again")
     args = parser.parse_args(argv)
     chips = args.chips or (SMOKE_CHIPS if args.smoke else tuple(CHIPS))
-    layers = [layer for layer in (SMOKE if args.smoke else LAYERS) if args.only in str(layer)]
+    layers = [layer for layer in (SMOKE if args.smoke else (*LAYERS, *SEGMENT_LAYERS)) if args.only in str(layer)]
     kept = json.loads(args.json.read_text(encoding="utf-8"))["rows"] if args.keep and args.json.exists() else []
     kept = [row for row in kept if not row["wrong"]]
     rows = [row for row in kept if row["chip"] not in chips or row["layer"] not in map(str, layers)]

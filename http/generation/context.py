@@ -114,8 +114,10 @@ class Context:
         spec = self.engine.info.embedding
         if spec is not None:
             raise InvalidRequestError(
-                "this server makes embeddings (--is-embedding) and generates no text: use /v1/embeddings, or start it "
-                "without --is-embedding"
+                "this server's model is an encoder, which makes embeddings and generates no text: use /v1/embeddings"
+                if spec.is_encoder and spec.classes is None
+                else "this server makes embeddings (--is-embedding) and generates no text: use /v1/embeddings, or "
+                "start it without --is-embedding"
                 if spec.classes is None
                 else "this server's model classifies texts and generates no text: use /v1/classify, /v1/score or "
                 "/v1/rerank"

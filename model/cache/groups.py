@@ -50,6 +50,8 @@ class CacheGroups:
         Args:
             config: the model for a context, from `ModelConfig.for_context`.
         """
+        if config.encoder is not None:  # pages of nothing, which only count a step's tokens
+            return cls((CacheGroup(None, ((),)),))
         layers: dict[int | None, list[int]] = {}
         states = tuple(number for number, layer in enumerate(config.layers) if layer.keeps_state)
         for number, layer in enumerate(config.layers):

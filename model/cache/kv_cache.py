@@ -80,7 +80,9 @@ class CacheLayout:
         return self.groups.num_arrays * self.spec.bytes_per_page
 
     def num_pages(self, pool: tuple[Any, ...], mesh: Mesh) -> int:
-        """Return the number of pages of each data-parallel rank, the scratch page included."""
+        """Return the number of pages of each data-parallel rank, the scratch page included; 1: pages hold nothing."""
+        if not self.groups.num_arrays:
+            return 1
         num_pages: int = jax.tree.leaves(pool[0])[0].shape[0] // num_ranks(mesh)
         return num_pages
 

@@ -120,6 +120,8 @@ class ModelConfig(DecoderSpec):
                 f"num_key_value_heads {self.num_kv_heads} must be num_attention_heads {self.num_heads}: latent "
                 "attention has no groups"
             )
+        if self.max_position_embeddings < 1:
+            raise ConfigError("max_position_embeddings leaves no row of positions for a token")
         if self.classifier is not None and self.classifier.tokens and self.head_bias:
             raise ConfigError("classifier_from_token: this model's head has a bias, which labels do not take over")
         if self.head_size % 2:
@@ -159,7 +161,7 @@ class ModelConfig(DecoderSpec):
             num_heads=hf.num_heads,
             num_kv_heads=hf.num_kv_heads,
             head_size=hf.head_size,
-            max_position_embeddings=_context_length(decoder, hf.max_position),
+            max_position_embeddings=_context_length(decoder, hf.max_position - _num_rows_before(decoder)),
             tie_word_embeddings=hf.flag("tie_word_embeddings", default=False),
             eos_token_ids=_eos_token_ids(config, generation_config or {}, family.defaults.get("eos_token_id")),
             bos_token_id=hf.optional_token("bos_token_id"),
@@ -168,8 +170,8 @@ class ModelConfig(DecoderSpec):
             weight_kinds=kinds_by_config(quantization, family.weights, hf.num_layers)
             if quantization
             else WeightKinds(),
-            has_head=architecture not in BASE_MODELS and architecture not in CLASSIFIERS,
-            classifier=Classifier.of({**family.defaults, **config}) if architecture in CLASSIFIERS else None,
+            has_head=decoder.encoder is None and architecture not in BASE_MODELS and architecture not in CLASSIFIERS,
+            classifier=_classifier(decoder, {**family.defaults, **config}) if architecture in CLASSIFIERS else None,
             num_draft_layers=hf.optional_count("num_nextn_predict_layers", least=0, most=MAX_LAYERS) or 0,
         )
 
@@ -247,6 +249,23 @@ def _architecture(config: Mapping[str, Any]) -> str:
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise ConfigError(f"architectures must be a list of one class name, found {shown(names)}")
     return names[0]
+
+
+def _classifier(decoder: DecoderSpec, config: Mapping[str, Any]) -> Classifier:
+    """Read the head. Of a decoder, the checkpoint's tensors say whether it has a bias; those of encoders have one."""
+    found = Classifier.of(config)
+    if decoder.encoder is None:
+        return found
+    if decoder.encoder.head is None:
+        raise ConfigError("use_bidirectional_attention: heads that classify are served without it")
+    if found.tokens:
+        raise ConfigError("classifier_from_token: an encoder has no head for tokens; leave it out")
+    return dataclasses.replace(found, has_bias=True, pad_token_id=None)
+
+
+def _num_rows_before(decoder: DecoderSpec) -> int:
+    """Return the rows of the table of positions before the one of a text's first token."""
+    return 0 if decoder.encoder is None else decoder.encoder.first_position
 
 
 def _context_length(decoder: DecoderSpec, max_position: int) -> int:

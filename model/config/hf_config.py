@@ -6,7 +6,8 @@ from typing import Any, get_args
 
 from palladio.model.base.config_keys import Keys, shown
 from palladio.model.base.errors import ConfigError
-from palladio.model.spec.layer_spec import Activation, NormScaling, NormSpec
+from palladio.model.spec.layer_spec import Activation
+from palladio.model.spec.norm_spec import NormScaling, NormSpec
 from palladio.model.spec.rope_config import MAX_CONTEXT, RopeConfig
 
 # The most that config.json may ask for: several times what the largest published models have. Beyond it, a wrong file

@@ -11,7 +11,8 @@ from types import MappingProxyType
 
 from palladio.model.base.config_keys import shown
 from palladio.model.base.errors import ConfigError
-from palladio.model.config.architectures import ARCHITECTURES
+from palladio.model.config.architectures import ARCHITECTURES, Architecture
+from palladio.model.config.encoders import ENCODERS
 from palladio.model.config.family import Family
 
 ENTRY_POINTS = "palladio.families"
@@ -31,13 +32,17 @@ _TEXT_MODELS = {  # bases that transformers names otherwise, for the plain name 
 BASE_MODELS: Mapping[str, str] = MappingProxyType(  # the same without a head: checkpoints that are made to embed
     {name.removesuffix("ForCausalLM") + "Model": name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
     | _TEXT_MODELS
+    | {name: name for name in ENCODERS}
+    | {f"{name.removesuffix('Model')}ForMaskedLM": name for name in ENCODERS}  # of which the head is left out
 )
 
 _ENDING = "ForSequenceClassification"
 CLASSIFIERS: Mapping[str, str] = MappingProxyType(  # the same with a head that scores texts, or classifies them
     {name.removesuffix("ForCausalLM") + _ENDING: name for name in ARCHITECTURES if name.endswith("ForCausalLM")}
     | {f"Gemma3Text{_ENDING}": "Gemma3ForCausalLM", f"GPT2{_ENDING}": "GPT2LMHeadModel"}
+    | {name.removesuffix("Model") + _ENDING: name for name in ENCODERS}
 )
+_KNOWN: Mapping[str, Architecture] = MappingProxyType({**ARCHITECTURES, **ENCODERS})
 
 
 _REASONS: Mapping[str, str] = MappingProxyType(  # architectures that people ask for: why not, and what to use instead
@@ -49,10 +54,7 @@ _REASONS: Mapping[str, str] = MappingProxyType(  # architectures that people ask
         "DeepseekV32ForCausalLM": "it has sparse attention; DeepSeek-V3.1 is supported",
         "InternVLChatModel": "give the form of transformers, whose names end in -HF",
         "QWenLMHeadModel": "it is Qwen 1; Qwen1.5 and later are supported",
-        **dict.fromkeys(
-            ("BertModel", "RobertaModel", "XLMRobertaModel", "BertForSequenceClassification"),
-            "encoders are not served; for embeddings and scores there are Qwen3-Embedding and Qwen3-Reranker",
-        ),
+        "NewModel": "give the form of transformers, GteModel",
     }
 )
 
@@ -70,7 +72,7 @@ def name_of_family(architecture: str, family_module: str | None = None) -> str:
     if family_module is not None and architecture in _families_of_file(family_module):
         return f"{family_module}{_IN_FILE}{architecture}"
     name = CLASSIFIERS.get(architecture, BASE_MODELS.get(architecture, architecture))
-    if name not in ARCHITECTURES and (not name.isidentifier() or name not in _outside()):
+    if name not in _KNOWN and (not name.isidentifier() or name not in _outside()):
         raise ConfigError(_unsupported(architecture, name, family_module))
     return name
 
@@ -79,7 +81,7 @@ def find_family(name: str) -> Family:
     """Find a family.
 
     Args:
-        name: a result of `name_of_family`, or an architecture of ARCHITECTURES.
+        name: a result of `name_of_family`, or an architecture of ARCHITECTURES or ENCODERS.
 
     Raises:
         ConfigError: there is no such family.
@@ -87,9 +89,9 @@ def find_family(name: str) -> Family:
     file, _, architecture = name.rpartition(_IN_FILE)
     if file:
         return _families_of_file(file)[architecture]
-    if name not in ARCHITECTURES:
+    if name not in _KNOWN:
         return _families_of_entry_point(_outside()[name_of_family(name)])[name]
-    found = ARCHITECTURES[name]
+    found = _KNOWN[name]
     if not found.module:  # as its first text model
         return find_family(next(iter(found.texts.values())))
     families: Mapping[str, Family] = importlib.import_module(found.module).FAMILIES
@@ -151,7 +153,7 @@ def _checked(families: object, where: str) -> Mapping[str, Family]:
 
 def _unsupported(architecture: str, name: str, family_module: str | None) -> str:
     """Say what to use instead, or which of the supported architectures has the nearest name."""
-    stems = {_stem(each): each for each in reversed(list(ARCHITECTURES))}
+    stems = {_stem(each): each for each in reversed(list(_KNOWN))}
     near = stems[difflib.get_close_matches(_stem(name), stems, 1, cutoff=0.0)[0]]
     instead = f" ({_REASONS[name]})" if name in _REASONS else f"; the nearest that is: {near}"
     where = "" if family_module is None else f", and {family_module} does not have it"

@@ -6,7 +6,8 @@ from palladio.model.config.family import Family
 from palladio.model.config.hf_config import FULL, SLIDING, HfConfig
 from palladio.model.config.weight_rules import layer_rules
 from palladio.model.config.weight_tables import ATTENTION, MLP, TABLES
-from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec, QKNormSpec
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QKNormSpec
+from palladio.model.spec.norm_spec import NormSpec
 
 
 def _describe_cohere(hf: HfConfig) -> DecoderSpec:

@@ -9,15 +9,8 @@ from palladio.model.config.router_keys import sigmoid_router, softmax_router
 from palladio.model.config.weight_tables import LATENT_ATTENTION, MLP, MOE_EXPERTS, PRE_NORMS, TABLES
 from palladio.model.spec.experts_config import MOE_KEYS, ExpertKeys, ExpertsConfig, first_dense_layers
 from palladio.model.spec.latent_config import LatentConfig
-from palladio.model.spec.layer_spec import (
-    DecoderSpec,
-    DenseSpec,
-    LatentSpec,
-    LayerSpec,
-    NormSpec,
-    RouterSpec,
-    SparseSpec,
-)
+from palladio.model.spec.layer_spec import DecoderSpec, DenseSpec, LatentSpec, LayerSpec, RouterSpec, SparseSpec
+from palladio.model.spec.norm_spec import NormSpec
 
 _Router = Callable[[HfConfig, ExpertsConfig], RouterSpec]
 _Layers = Callable[[HfConfig, int], tuple[bool, ...]]

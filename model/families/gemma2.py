@@ -23,7 +23,6 @@ def gemma_decoder(hf: HfConfig, kinds: tuple[str, ...], attention: dict[str, Att
         kinds: the kind of each layer.
         attention: the attention of each kind.
     """
-    hf.require("use_bidirectional_attention", False, default=False)
     norm = hf.rms_norm("plus_one")
     mlp = DenseSpec(activation=hf.activation("hidden_activation", default="gelu_pytorch_tanh"))
     layers = {
@@ -40,6 +39,7 @@ def gemma_decoder(hf: HfConfig, kinds: tuple[str, ...], attention: dict[str, Att
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:
+    hf.require("use_bidirectional_attention", False, default=False)
     kinds = hf.alternating_types(lambda layer: layer % 2 == 1)
     has_bias, rope = hf.flag("attention_bias", default=False), hf.rope()
     attention = {

@@ -3,10 +3,13 @@
 transformers caps no scores of Gemma 3, whatever attn_logit_softcapping says.
 """
 
+import dataclasses
+
 from palladio.model.config.family import Family
 from palladio.model.config.hf_config import SLIDING, HfConfig
 from palladio.model.config.weight_tables import ATTENTION, HEAD_NORMS, MLP, TABLES
 from palladio.model.families.gemma2 import DEFAULTS, SANDWICH_NORMS, gemma_decoder
+from palladio.model.spec.encoder_spec import EncoderSpec
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, QKNormSpec
 
 
@@ -25,7 +28,18 @@ def _describe(hf: HfConfig) -> DecoderSpec:
             qkv_bias=has_bias,
             output_bias=has_bias,
         )
-    return gemma_decoder(hf, kinds, attention)
+    decoder = gemma_decoder(hf, kinds, attention)
+    return _both_ways(decoder) if hf.flag("use_bidirectional_attention", default=False) else decoder
+
+
+def _both_ways(decoder: DecoderSpec) -> DecoderSpec:
+    """Return the model as an encoder, as EmbeddingGemma is one. Its windows are half on each side."""
+    halved = {
+        layer: layer if layer.attention.window is None else layer.with_attention(window=layer.attention.window // 2)
+        for layer in dict.fromkeys(decoder.layers)
+    }
+    layers = tuple(halved[layer] for layer in decoder.layers)
+    return dataclasses.replace(decoder, layers=layers, encoder=EncoderSpec(has_last_norm=True, head=None))
 
 
 GEMMA3 = Family(

@@ -8,7 +8,8 @@ from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.weight_rules import WeightRule, layer_rules
 from palladio.model.config.weight_tables import TABLES
-from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
+from palladio.model.spec.norm_spec import NormSpec
 
 _SIZES = {  # transformers reads these under either name, the others under one
     "n_embd": "hidden_size",
@@ -76,5 +77,4 @@ _DEFAULTS = {"max_position_embeddings": 1024, "tie_word_embeddings": True, "bos_
 _MASKS = (r"model\.h\.\d+\.attn\.(bias|masked_bias)",)
 
 GPT2 = Family(describe=_describe, weights=_WEIGHTS, defaults=_DEFAULTS, ignored=_MASKS, usual_keys=_usual_keys)
-
 FAMILIES = {"GPT2LMHeadModel": GPT2}

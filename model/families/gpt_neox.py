@@ -7,7 +7,8 @@ from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.weight_rules import WeightRule, layer_rules
 from palladio.model.config.weight_tables import LAYER_NORM_BIASES, PRE_NORMS, TABLES
-from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
+from palladio.model.spec.norm_spec import NormSpec
 
 
 def _usual_keys(config: Mapping[str, Any]) -> dict[str, Any]:

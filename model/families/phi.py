@@ -4,7 +4,8 @@ from palladio.model.config.family import Family
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.weight_rules import WeightRule, layer_rules
 from palladio.model.config.weight_tables import ATTENTION, TABLES
-from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec, QKNormSpec
+from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, QKNormSpec
+from palladio.model.spec.norm_spec import NormSpec
 
 
 def _describe(hf: HfConfig) -> DecoderSpec:

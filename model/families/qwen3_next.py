@@ -20,11 +20,11 @@ from palladio.model.spec.layer_spec import (
     DeltaSpec,
     DenseSpec,
     LayerSpec,
-    NormSpec,
     QKNormSpec,
     RouterSpec,
     SparseSpec,
 )
+from palladio.model.spec.norm_spec import NormSpec
 
 _KEYS = ExpertKeys(
     num_experts="num_experts",

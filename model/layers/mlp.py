@@ -69,7 +69,7 @@ class GatedMLP(Module):
     ) -> None:
         D, F = config.hidden_size, config.intermediate_size
         self.gate_up = Linear(context, (D, 2, F), (None, None, "ffw"), bias=spec.bias)
-        self.down = Linear(context, (F, D), ("ffw", None), bias=spec.bias, tokens=tokens)
+        self.down = Linear(context, (F, D), ("ffw", None), bias=spec.has_output_bias, tokens=tokens)
         self.spec = spec
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -90,7 +90,7 @@ class PlainMLP(Module):
     ) -> None:
         D, F = config.hidden_size, config.intermediate_size
         self.up = Linear(context, (D, F), (None, "ffw"), bias=spec.bias)
-        self.down = Linear(context, (F, D), ("ffw", None), bias=spec.bias, tokens=tokens)
+        self.down = Linear(context, (F, D), ("ffw", None), bias=spec.has_output_bias, tokens=tokens)
         self.curve = LearnedCurve(context) if spec.activation == "xielu" else None
         self.spec = spec
 

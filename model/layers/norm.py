@@ -6,7 +6,8 @@ from jax import lax
 
 from palladio.model.base.module import Context, Initializer, Module
 from palladio.model.config.config import HeadCounts
-from palladio.model.spec.layer_spec import NormSpec, QKNormSpec
+from palladio.model.spec.layer_spec import QKNormSpec
+from palladio.model.spec.norm_spec import NormSpec
 
 
 class Norm(Module):

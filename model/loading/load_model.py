@@ -14,8 +14,7 @@ from jax.typing import DTypeLike
 
 from palladio.model.base.errors import CheckpointError
 from palladio.model.config.config import ModelConfig
-from palladio.model.decoder import CausalLM
-from palladio.model.functional import num_bytes
+from palladio.model.functional import Model, num_bytes
 from palladio.model.loading.dummy_weights import random_arrays
 from palladio.model.loading.layout.parameters import Parameters, placement
 from palladio.model.loading.layout.tensor_layout import TensorLayout
@@ -43,7 +42,7 @@ def load_model(
     seed: int = 0,
     progress: Progress = lambda done, total: None,
     reads_back: bool = False,
-) -> CausalLM:
+) -> Model:
     """Build the model and fill it.
 
     Args:
@@ -88,7 +87,7 @@ def load_model(
         )
     if read_back is not None:
         read_back.check(placed)
-    model: CausalLM = nnx.merge(parameters.structure, nnx.from_flat_state(loaded))
+    model: Model = nnx.merge(parameters.structure, nnx.from_flat_state(loaded))
     return model
 
 
@@ -99,14 +98,14 @@ def _mover(place: Format) -> Callable[[jax.Array], jax.Array]:
     return jax.jit(lambda array: array, out_shardings=place)
 
 
-def num_parameters(model: CausalLM) -> int:
+def num_parameters(model: Model) -> int:
     """Count the parameters of the model as published: without the scales of quantized weights."""
     weights = {keys for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
     params = nnx.to_flat_state(nnx.state(model))
     return sum(math.prod(param.shape) for keys, param in params if keys[:-1] not in weights or keys[-1] == "values")
 
 
-def describe_weights(model: CausalLM, dtype: DTypeLike) -> list[str]:
+def describe_weights(model: Model, dtype: DTypeLike) -> list[str]:
     """Describe the weights in lines for the log.
 
     Args:
@@ -116,7 +115,7 @@ def describe_weights(model: CausalLM, dtype: DTypeLike) -> list[str]:
     return [f"Weights: {line}" for line in (kinds, *unrounded(model), *widenings(model, dtype))]
 
 
-def weight_bytes(model: CausalLM) -> dict[str, int]:
+def weight_bytes(model: Model) -> dict[str, int]:
     """Return the bytes over all devices by kind of weight, or, for parameters that are not quantized, by dtype; the
     largest first."""
     weights = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}
@@ -127,7 +126,7 @@ def weight_bytes(model: CausalLM) -> dict[str, int]:
     return dict(found.most_common())
 
 
-def unrounded(model: CausalLM) -> list[str]:
+def unrounded(model: Model) -> list[str]:
     """List weights whose products do not round activations to 8 bits although the flag asks for it: a line for each
     kind and reason."""
     nodes = [node for _, node in nnx.iter_graph(model) if isinstance(node, Scaled) and node.why_unrounded is not None]
@@ -138,7 +137,7 @@ def unrounded(model: CausalLM) -> list[str]:
     ]
 
 
-def widenings(model: CausalLM, dtype: DTypeLike) -> list[str]:
+def widenings(model: Model, dtype: DTypeLike) -> list[str]:
     """List weights with scales that products dequantize as a whole, because no kernel takes them: a line for each kind.
 
     Args:
@@ -164,12 +163,12 @@ def abstract_model(
     mesh: Mesh,
     kernels: Kernels = Kernels(),
     weights_dtype: DTypeLike | None = None,
-) -> CausalLM:
+) -> Model:
     """Build the model of `load_model` with a ShapeDtypeStruct for each array. The arguments are the same."""
     parameters = Parameters.of(TensorLayout.over(config, mesh), dtype, mesh, kernels, weights_dtype)
     placed = []
     for keys, param in parameters.by_path.values():
         array = jax.ShapeDtypeStruct(param.shape, param.dtype, sharding=placement(param, mesh))
         placed.append((keys, param.replace(array)))
-    model: CausalLM = nnx.merge(parameters.structure, nnx.from_flat_state(placed))
+    model: Model = nnx.merge(parameters.structure, nnx.from_flat_state(placed))
     return model

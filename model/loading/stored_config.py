@@ -29,7 +29,7 @@ from palladio.model.weights.kinds import WeightKind, WeightKinds
 
 LoadFormat = Literal["auto", "safetensors", "orbax", "dummy"]
 
-_LAYER = re.compile(r"(?:model\.)?(?:layers|h)\.(\d+)\.")
+_LAYER = re.compile(r"(?:model\.)?(?:encoder\.|transformer\.)?(?:layers?|h)\.(\d+)\.")
 _ROWS = 4096  # of two tables that are compared at a time
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def _with_class_bias(config: ModelConfig, names: Collection[str]) -> ModelConfig
         names: names of tensors, or of parameters; the bias has the same name in both.
     """
     classifier = config.classifier
-    if classifier is None or classifier.tokens or CLASS_BIAS not in names:
+    if classifier is None or classifier.tokens or classifier.has_bias or CLASS_BIAS not in names:
         return config
     return dataclasses.replace(config, classifier=dataclasses.replace(classifier, has_bias=True))
 

@@ -279,6 +279,8 @@ def _class_rules(config: ModelConfig, names: Collection[str]) -> tuple[WeightRul
     Args:
         names: names of the checkpoint's tensors.
     """
+    if config.encoder is not None:
+        return ()  # the family's own
     if config.classifier is None or not config.classifier.tokens:
         return CLASSES
     return (WeightRule(HEAD if HEAD in names else EMBEDDING, "score.table", "label_rows"),)

@@ -8,8 +8,10 @@ import dataclasses
 from typing import Any, Literal
 
 from palladio.model.spec.delta_config import DeltaConfig
+from palladio.model.spec.encoder_spec import EncoderSpec
 from palladio.model.spec.experts_config import ExpertsConfig
 from palladio.model.spec.latent_config import LatentConfig
+from palladio.model.spec.norm_spec import NormSpec
 from palladio.model.spec.rope_config import RopeConfig
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"]
@@ -18,30 +20,11 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"]
 LearnedActivation = Literal["xielu"]
 """Activations whose shape each layer learns; only MLPs without a gate have them."""
 
-NormScaling = Literal["rounded", "float32", "plus_one"]
-
-NormPlacement = Literal["pre", "post", "sandwich", "parallel", "parallel_own"]
+NormPlacement = Literal["pre", "post", "sandwich", "parallel", "parallel_own", "sums", "mlp"]
 """Places of a layer's norms: before attention and MLP (pre), after each and before the residual sum (post), both
 (sandwich). In parallel, attention and MLP both take the layer's input: after one norm (parallel), or after a norm of
-their own each (parallel_own)."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NormSpec:
-    """A norm over the last dimension; mean and mean of squares are in float32.
-
-    Attributes:
-        eps: added to the mean of squares.
-        kind: rms: x / rms(x); layer: the mean is subtracted first.
-        scaling: rounded: the normalized x is rounded to the dtype of activations, then multiplied by the scale;
-            float32: multiplied, then rounded; plus_one: the same with 1 + scale.
-        bias: one is added after the scale.
-    """
-
-    eps: float
-    kind: Literal["rms", "layer"] = "rms"
-    scaling: NormScaling = "rounded"
-    bias: bool = False
+their own each (parallel_own). Encoders alone have norms of both residual sums (sums), or one before the MLP alone
+(mlp)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +63,8 @@ class AttentionSpec:
     Attributes:
         rope: rotary embedding of queries and keys; None: they are not rotated.
         scale: factor on scores.
-        window: number of keys that a query sees, its own included; None: all before it.
+        window: number of keys that a query sees, its own included; in encoders, that on each side of its own; None: all
+            before it, or, in encoders, all of its text.
         soft_cap: scores become soft_cap · tanh(score / soft_cap); None: unchanged.
         has_sinks: each query head has one more score, which is learned: a share of the softmax goes to no key.
         qk_norm: norm of queries and keys; None: there is none.
@@ -170,11 +154,18 @@ class DenseSpec:
         activation: activation of the gate, or, without one, between the two projections, where it may be a learned one.
         is_gated: down(activation(gate(x)) · up(x)); else down(activation(up(x))).
         bias: all projections have a bias.
+        output_bias: whether the projection back has one; None: as the others.
     """
 
     activation: Activation | LearnedActivation = "silu"
     is_gated: bool = True
     bias: bool = False
+    output_bias: bool | None = None
+
+    @property
+    def has_output_bias(self) -> bool:
+        """Whether the projection back has a bias."""
+        return self.bias if self.output_bias is None else self.output_bias
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -288,6 +279,7 @@ class DecoderSpec:
         logits_scale: factor on logits.
         logits_soft_cap: then logits become cap · tanh(logit / cap); None: unchanged.
         overflows_float16: activations of published models exceed the range of float16.
+        encoder: what an encoder has beside its layers; None: the model is a decoder.
     """
 
     layers: tuple[LayerSpec, ...]
@@ -301,6 +293,7 @@ class DecoderSpec:
     logits_scale: float = 1.0
     logits_soft_cap: float | None = None
     overflows_float16: bool = False
+    encoder: EncoderSpec | None = None
 
     @property
     def has_states(self) -> bool:

@@ -150,11 +150,13 @@ class StepPlanner:
         while budget > 0 and len(self._running) < num_slots and len(rows) < max_rows:
             request = self._kv_budget.next_waiting(step_class, budget)
             if request is None:
+                request = self._kv_budget.next_shorter(step_class, budget)
+            if request is None:
                 return "step"
             prefix = self._cache.find_prefix(request)
             if self._running and not self._kv_budget.fits(request, prefix, reserved):
                 return "memory"  # alone it fits: the front refuses requests that do not fit an empty pool
-            self._waiting.take()
+            self._waiting.take(request)
             self._admit(request, prefix)
             budget -= self._add_chunk(rows, request, budget)
             reserved += self._kv_budget.expected_tokens(request)
@@ -179,7 +181,7 @@ class StepPlanner:
             count = self._cache.snapshots.stop(request, start, start + count) - start
         if request.given.media:
             count = request.uncut(start + count) - start
-        if count <= 0:
+        if count <= 0 or (self._limits.fills_steps and start + count < request.prefill_end):
             return 0
         self._cache.grow(request, start + count)
         request.note_computed(start + count)

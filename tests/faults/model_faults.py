@@ -2,6 +2,7 @@
 
 from tests.faults.block_faults import BLOCK_FAULTS
 from tests.faults.column_faults import COLUMN_FAULTS
+from tests.faults.encoder_faults import ENCODER_FAULTS
 from tests.faults.family_faults import FAMILY_FAULTS
 from tests.faults.fault import Fault
 from tests.faults.latent_faults import LATENT_FAULTS
@@ -370,5 +371,6 @@ MODEL_FAULTS = (
     *LATENT_FAULTS,
     *COLUMN_FAULTS,
     *SNAPSHOT_FAULTS,
+    *ENCODER_FAULTS,
     *FAMILY_FAULTS,
 )

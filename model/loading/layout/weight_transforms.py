@@ -38,9 +38,8 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
             return _whole((stored.intermediate_size, shape[0]), (1, 0))
         case "inner_bias" | "rows_bias":
             return _whole((stored.intermediate_size if transform == "inner_bias" else stored.vocab_size,), (0,))
-        case "fused_gate" | "fused_up":  # rows of one tensor, the gate's first
-            D, F, slot = shape[0], stored.intermediate_size, ("fused_gate", "fused_up").index(transform)
-            return Part((2 * F, D), (2, F, D), (2, 0, 1), (Box((D, 1, F), (0, slot, 0), (0, slot, 0)),))
+        case "fused_gate" | "fused_up" | "later_gate" | "earlier_up" | "fused_gate_bias" | "fused_up_bias":
+            return _of_fused_mlp(transform, shape, stored.intermediate_size)
         case "gate" | "up":
             return _gate_or_up(shape[0], stored.intermediate_size, ("gate", "up").index(transform))
         case "gate_bias" | "up_bias":
@@ -72,6 +71,8 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
                 if place is not None
             ]
             return Part((stored.num_heads,), (stored.num_heads,), (0,), tuple(boxes))
+        case "head_columns":
+            return _of_head_columns(shape[0], layout)
         case "query_bias" | "key_bias" | "value_bias":
             kind = transform.removesuffix("_bias")
             H, heads = shape[-1], _num_stored_heads(kind, layout)
@@ -87,6 +88,27 @@ def part_of(transform: Transform, shape: tuple[int, ...], layout: TensorLayout, 
                 return _of_latents(transform, shape, stored.num_heads, stored.latent)
             assert stored.experts is not None
             return _of_experts(transform, shape, stored.experts, expert)
+
+
+def _of_fused_mlp(kind: str, shape: tuple[int, ...], F: int) -> Part:
+    """Return a part of [2·F, D]: the gate's rows come first, or, of a later gate, last; in the parameter [D, 2, F] the
+    gate is first. That of a bias has no D."""
+    if kind.endswith("_bias"):
+        return _without_inputs(_of_fused_mlp(kind.removesuffix("_bias"), (1, *shape), F))
+    D, slot = shape[0], int(kind.endswith("up"))
+    source = 1 - slot if kind in ("later_gate", "earlier_up") else slot
+    return Part((2 * F, D), (2, F, D), (2, 0, 1), (Box((D, 1, F), (0, slot, 0), (0, source, 0)),))
+
+
+def _of_head_columns(rows: int, layout: TensorLayout) -> Part:
+    """Return the part of a table [rows, N], of which each query head has a column."""
+    columns = tuple(
+        Box((rows, place.num_queries), (0, number * layout.group), (0, place.first_query))
+        for number, place in enumerate(layout.places)
+        if place is not None
+    )
+    file_shape = (rows, layout.stored.num_heads)
+    return Part(file_shape, file_shape, (0, 1), columns)
 
 
 def _of_gated_queries(shape: tuple[int, ...], layout: TensorLayout, *, is_gate: bool) -> Part:
@@ -199,7 +221,7 @@ def rows_of_parts(transform: Transform, stored: ModelConfig) -> tuple[int, ...]:
     Args:
         stored: the model as the checkpoint has it.
     """
-    if transform in ("fused_gate", "fused_up"):
+    if transform in ("fused_gate", "fused_up", "later_gate", "earlier_up"):
         return (stored.intermediate_size,) * 2
     if transform in ("fused_query", "fused_key", "fused_value"):
         queries, keys = (heads * stored.head_size for heads in (stored.num_heads, stored.num_kv_heads))

@@ -16,11 +16,14 @@ OTHER_PARTS: Final = re.compile(
 
 _PREFIXES = (  # other than model.
     *("language_model.model.", "model.language_model.", "thinker.model.language_model.", "thinker.model."),
-    *("transformer.", "gpt_neox.", ""),
+    *("transformer.", "gpt_neox.", "bert.", "roberta.", "distilbert.", "mpnet.", "nomic_bert.", "gte.", "new."),
+    *("model.", ""),
 )
-_TABLES = ("embed_tokens.weight", "wte.weight", "embed_in.weight")  # names of EMBEDDING behind the prefix
+_WORDS = ("embeddings.word_embeddings.weight", "embeddings.tok_embeddings.weight")  # of encoders
+_TABLES = ("embed_tokens.weight", "wte.weight", "embed_in.weight", *_WORDS)  # names of EMBEDDING behind the prefix
 _BLOCKS = re.compile(r"^blocks\.(\d+)\.")  # layers of Kimi-K2.5, as transformers writes them
 _HEADS = ("lm_head.", "embed_out.", "score.")
+_OLDER_NORMS = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
 
 
 def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
@@ -30,7 +33,8 @@ def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
     places = ((prefix, table) for prefix in _PREFIXES for table in _TABLES if f"{prefix}{table}" in tensors)
     prefix, table = next(places, ("model.", ""))
     named: dict[str, StoredTensor] = {}
-    for name, tensor in tensors.items():
+    for stored, tensor in tensors.items():
+        name = _newer(stored)
         if name == f"{prefix}{table}":
             named[EMBEDDING] = tensor
         elif name.startswith(prefix) and not name.startswith(_HEADS):
@@ -39,3 +43,9 @@ def by_name(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
             plain = name.removeprefix("thinker.").removeprefix("language_model.")
             named[f"lm_head.{plain.removeprefix('embed_out.')}" if plain.startswith("embed_out.") else plain] = tensor
     return named
+
+
+def _newer(name: str) -> str:
+    """Return a tensor's name with the names that norms of encoders have today."""
+    ending = next((old for old in _OLDER_NORMS if name.endswith(old)), None)
+    return name if ending is None else name.removesuffix(ending) + _OLDER_NORMS[ending]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from palladio.model.config.architectures import ARCHITECTURES, STATES, Architecture
+from palladio.model.config.encoders import ENCODERS, NOTHING
 from palladio.model.config.registry import entry_points
 from palladio.model.gguf.gguf_config import CLASSES
 
@@ -40,13 +41,13 @@ class Row:
         formats += ["MXFP4"] if name == "GptOssForCausalLM" else []
         formats += ["GGUF"] if name in CLASSES.values() else []
         inner = [ARCHITECTURES[text or name] for text in found.texts.values()] or [found]
-        has_states = {STATES in each.cache for each in inner} == {True}
+        drafts = not all(STATES in each.cache or each.cache == NOTHING for each in inner)
         return cls(
             architecture=name,
             models=found.models,
             cache=found.cache or "as its text model",
             quantization=", ".join(formats),
-            drafts="none" if has_states else "NGRAM",
+            drafts="NGRAM" if drafts else "none",
             compared=found.compared,
             notes="; ".join(note for note in (found.notes, "text only" if found.texts else "") if note),
         )
@@ -58,7 +59,7 @@ class Row:
 
 def rows() -> list[Row]:
     """Return a row for each architecture of this tree."""
-    return [Row.of(name, ARCHITECTURES[name]) for name in sorted(ARCHITECTURES)]
+    return [Row.of(name, found) for name, found in sorted({**ARCHITECTURES, **ENCODERS}.items())]
 
 
 def _outside() -> Iterator[Row]:

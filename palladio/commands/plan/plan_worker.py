@@ -90,6 +90,9 @@ def answer(words: bytes) -> int:
 
 def _print(request: PlanRequest) -> None:
     model = _read_model(request.config)
+    if model.encoder is not None:
+        source = dataclasses.replace(request.config.source, is_embedding=True)
+        request = dataclasses.replace(request, config=dataclasses.replace(request.config, source=source))
     for line in _one(request, model) if request.topology is not None else _all(request, model):
         print(line, flush=True)
 
@@ -117,7 +120,7 @@ def _as_served(model: ModelConfig, config: EngineConfig) -> ModelConfig:
     Raises:
         ConfigError: it has no head, and is to generate.
     """
-    if not model.has_head and not config.source.is_embedding:
+    if not model.has_head and not config.source.is_embedding and model.encoder is None:
         raise ConfigError(f"architectures: {model.architecture!r} has no language-model head; add --is-embedding")
     return dataclasses.replace(model, has_head=model.has_head and not config.source.is_embedding)
 

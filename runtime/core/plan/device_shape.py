@@ -2,7 +2,7 @@
 
 from jax.sharding import Mesh
 
-from palladio.model.cache.kv_cache import CacheLayout, fitting_page_size
+from palladio.model.cache.kv_cache import PAGE_SIZES, CacheLayout, fitting_page_size
 from palladio.model.config.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.loading.layout.tensor_layout import TensorLayout
@@ -44,8 +44,10 @@ def device_shape(
         num_valid_tokens: ids that may be sampled. target: see DeviceShape.
     """
     model = layout.config
-    page_size = config.cache.page_size or fitting_page_size(
-        model, dtype=dtypes.kv_cache, mesh=mesh, least_bytes=limits.least_page_bytes
+    page_size = config.cache.page_size or (
+        PAGE_SIZES[-1]  # an encoder's hold nothing, so few are best
+        if model.encoder is not None
+        else fitting_page_size(model, dtype=dtypes.kv_cache, mesh=mesh, least_bytes=limits.least_page_bytes)
     )
     num_slots = limits.max_running + 1
     cache = CacheLayout.of(

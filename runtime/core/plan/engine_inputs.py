@@ -16,7 +16,7 @@ from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.class_tokens import vocabulary, with_class_tokens
 from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
-from palladio.runtime.core.plan.sizing import EngineLimits, check_experts, check_states
+from palladio.runtime.core.plan.sizing import EngineLimits, check_encoder, check_experts, check_states
 from palladio.runtime.core.plan.small_gguf import as_multiplied
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
@@ -60,6 +60,7 @@ class EngineInputs:
         dtypes = Dtypes.of(config, target, model)
         check_experts(config.parallel, model)
         check_states(config, model)
+        check_encoder(config, model)
         mesh = _mesh(config)
         layout = TensorLayout.over(model, mesh)
         return cls(
@@ -95,8 +96,13 @@ def _tokenizer_folder(config: EngineConfig, path: Path) -> Path:
 
 
 def _pooling_of(model: ModelConfig, path: Path) -> Pooling:
-    """How an engine of --is-embedding pools; a model that classifies looks at a text's last token."""
-    return Pooling.of(path) if model.classifier is None else Pooling("last", normalizes=False)
+    """How an engine of --is-embedding pools; a decoder that classifies looks at a text's last token."""
+    if model.encoder is None:
+        return Pooling.of(path) if model.classifier is None else Pooling("last", normalizes=False)
+    head = model.encoder.head
+    if model.classifier is None or head is None:
+        return Pooling.of(path, default="mean")
+    return Pooling(head.pooling, normalizes=False)
 
 
 def _mesh(config: EngineConfig) -> Mesh:

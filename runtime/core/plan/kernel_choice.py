@@ -28,6 +28,7 @@ from palladio.pallas_kernels.ragged_paged_attention import AttentionMetadata, ra
 from palladio.pallas_kernels.ragged_paged_attention.api import OP as ATTENTION
 from palladio.pallas_kernels.ragged_paged_attention.api import PALLAS, auto_order
 from palladio.pallas_kernels.ragged_paged_attention.gpu.gpu_triton import addressable_pages
+from palladio.pallas_kernels.segment_attention import Segments, segment_attention
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.memory import DeviceMemory, MemoryNeeds, MemoryPlan, plan_memory
@@ -182,6 +183,8 @@ def refusal(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> str | N
             _try_experts(kernels, model.experts, model.hidden_size, shape)
         if model.latent is not None:
             _try_latents(kernels, model.num_heads, model.latent, shape)
+        elif model.encoder is not None:
+            _try_segments(kernels, model, shape)
         else:
             _try_attention(kernels, model, shape)
     except NotImplementedError as error:
@@ -220,6 +223,21 @@ def _try_attention(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> 
         for metadata in _metadata(shape):
             jax.eval_shape(layer, rows(N), pages, metadata)
     jax.eval_shape(write, pages, rows(K), rows(K), CacheWrites(_ints(T), _ints(T), one_each=True))  # type: ignore[arg-type]
+
+
+def _try_segments(kernels: Kernels, model: ModelConfig, shape: DeviceShape) -> None:
+    """Attention of an encoder, in a step of the longest text."""
+    T, shards = max(shape.num_slots - 1, shape.num_columns * shape.page_size), num_shards(shape.mesh)
+    H, segments = model.head_size, Segments(_ints(T), _ints(T))  # type: ignore[arg-type]  # in place of arrays
+    q, k = (
+        jax.ShapeDtypeStruct((T, heads // shards, H), shape.dtype) for heads in (model.num_heads, model.num_kv_heads)
+    )
+    assert model.encoder is not None, "the caller knows"
+    has_bias = model.encoder.distances is not None
+    bias = jax.ShapeDtypeStruct((model.num_heads // shards, 3), jnp.float32) if has_bias else None
+    attend = functools.partial(segment_attention, scale=1.0, backend=kernels.segment_attention, target=kernels.target)
+    for window in {layer.attention.window for layer in model.layers}:
+        jax.eval_shape(functools.partial(attend, window=window), q, k, k, segments, bias=bias)
 
 
 def _try_latents(kernels: Kernels, num_heads: int, sizes: LatentConfig, shape: DeviceShape) -> None:

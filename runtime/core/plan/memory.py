@@ -59,7 +59,7 @@ class MemoryNeeds:
         num_ranks: data-parallel ranks, each with a KV cache of its own (--dp-size).
         weights, state: bytes. layer_states: bytes of states that layers keep for each slot. snapshots: of
             `num_snapshots` copies of a slot's.
-        bytes_per_page: of KV cache, of one page number. page_size: tokens per page.
+        bytes_per_page: of KV cache, of one page number; 0: of an encoder, which has none. page_size: tokens per page.
         num_tables: page numbers that these tokens take, if every block table keeps them.
         wanted_tokens: --max-total-tokens, of all ranks together; None: as many as fit.
         useful_tokens: more than this in a rank is never, or hardly ever, used at once.
@@ -88,6 +88,12 @@ class MemoryNeeds:
     def pages_of(self, num_tokens: int) -> int:
         """Page numbers for `num_tokens` tokens, if every block table keeps them."""
         return self.num_tables * -(-num_tokens // self.page_size)
+
+    def fitting_pages(self, num_bytes: int) -> int:
+        """Page numbers that fit into this memory, the scratch page left out. Pages of an encoder hold nothing."""
+        if not self.bytes_per_page:
+            return self.pages_of(self.useful_tokens) if num_bytes >= 0 else 0
+        return max(0, num_bytes // self.bytes_per_page - 1)
 
     def tokens_of(self, num_pages: int) -> int:
         """Tokens that `num_pages` page numbers hold, if every block table keeps them."""
@@ -144,7 +150,7 @@ class MemoryPlan:
         copies = f"  {self.num_snapshots} of states, for the prefix cache; --state-snapshot-bytes"
         rows = (
             ("weights", report.weights, ""),
-            ("KV cache", report.kv_cache, pool),
+            *([("KV cache", report.kv_cache, pool)] if report.kv_cache else []),
             *([("states", report.layer_states, states)] if report.layer_states else []),
             *([("snapshots", report.snapshots, copies)] if report.snapshots else []),
             ("state", report.state, "  sampler state and block tables"),
@@ -196,13 +202,13 @@ def plan_memory(memory: DeviceMemory, needs: MemoryNeeds, workspace: int) -> Mem
     else:
         budget = min(int(memory.total * (needs.fraction or 1.0)), usable - fixed) - needs.weights
         _check_fraction(memory, needs, needs.fraction or 1.0, fixed)
-    fitting = max(0, budget // needs.bytes_per_page - 1)
+    fitting = needs.fitting_pages(budget)
     useful = needs.pages_of(needs.useful_tokens)
     if needs.wanted_tokens is not None:
         pages = needs.pages_of(-(-needs.wanted_tokens // needs.num_ranks))
         room = memory.available - fixed - needs.weights
         if (pages + 1) * needs.bytes_per_page > room:
-            fitting = max(0, min(room, budget) // needs.bytes_per_page - 1)
+            fitting = needs.fitting_pages(min(room, budget))
             raise ConfigError(
                 f"--max-total-tokens {needs.wanted_tokens} needs {_size(pages * needs.bytes_per_page)} of KV cache, "
                 f"but {_size(max(0, room))} is left after {_size(needs.weights)} of weights and {_size(fixed)} for "
@@ -265,8 +271,9 @@ def _no_room(memory: DeviceMemory, needs: MemoryNeeds, fixed: int) -> str:
         less = "--max-running-requests" + (" and --state-snapshot-bytes" if needs.snapshots else "")
         taken = f"states of layers {_size(states)} (fewer with {less}) and the programs "
         taken += _size(fixed - states)
+    purpose = "the KV cache" if needs.bytes_per_page else "a step"
     message = (
-        f"no memory is left for the KV cache: the weights take {_size(needs.weights)}{',' if states else ''} {taken} "
+        f"no memory is left for {purpose}: the weights take {_size(needs.weights)}{',' if states else ''} {taken} "
         f"of {_size(memory.total)}"
     )
     needed = needs.weights + fixed + needs.least_cache

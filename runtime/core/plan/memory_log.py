@@ -7,7 +7,7 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 
-from palladio.model.decoder import CausalLM
+from palladio.model.functional import Model
 from palladio.model.loading.load_model import describe_weights
 from palladio.runtime.core.plan.dtypes import Dtypes
 from palladio.runtime.core.plan.memory import DeviceMemory
@@ -38,7 +38,7 @@ class Memory:
         return self.resident - before.resident if self.is_cpu else before.available - self.available
 
 
-def log_loaded(model: CausalLM, dtypes: Dtypes, architecture: str, before: Memory, seconds: float) -> None:
+def log_loaded(model: Model, dtypes: Dtypes, architecture: str, before: Memory, seconds: float) -> None:
     """Logs the weights by kind, and the memory that they take where it could be measured."""
     after = Memory.now()
     used = after.used_since(before)

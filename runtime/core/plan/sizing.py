@@ -70,14 +70,15 @@ class EngineLimits:
         if config.parallel.enable_dp_attention:
             usual = max(LEAST_CHUNK, usual // num_ranks)
         chunk = usual if scheduler.chunked_prefill_size is None else scheduler.chunked_prefill_size
+        most_prefill = scheduler.max_prefill_tokens
+        if model.encoder is not None:  # each token sees all others of its text, so no text is split
+            most_prefill, chunk = (most_prefill if chunk == -1 else min(chunk, most_prefill)), -1
         max_running = (scheduler.max_running_requests or defaults.max_running * num_ranks) // num_ranks
         if config.execution.deterministic and chunk != -1:
             # Every step has this one size, decode steps too: no larger than it must be.
             chunk = max(max_running, scheduler.chunked_prefill_size or 0)
-        if chunk == -1:  # a prompt is never split, so a step must hold the longest one
-            max_step_tokens = max(scheduler.max_prefill_tokens, context_length)
-        else:
-            max_step_tokens = min(chunk, scheduler.max_prefill_tokens)
+        # Where a prompt is never split, a step must hold the longest one.
+        max_step_tokens = max(most_prefill, context_length) if chunk == -1 else min(chunk, most_prefill)
         if config.execution.deterministic:  # which decodes in prefill's shape
             max_step_tokens = max(max_step_tokens, max_running)
         useful = max_running * context_length
@@ -92,7 +93,8 @@ class EngineLimits:
             mixes=chunk != -1
             and (scheduler.enable_mixed_chunk or (defaults.mixes and not scheduler.disable_mixed_chunk)),
             useful_pool_tokens=useful,
-            is_fine=defaults.fine_hidden_size is not None and model.hidden_size >= defaults.fine_hidden_size,
+            is_fine=defaults.fine_hidden_size is not None
+            and (model.hidden_size >= defaults.fine_hidden_size or model.encoder is not None),
             has_plain_tier=defaults.has_plain_tier,
             joined_rows=defaults.joined_rows,
             least_page_bytes=defaults.least_page_bytes,
@@ -170,6 +172,22 @@ def check_states(config: EngineConfig, model: ModelConfig) -> None:
             f"--deterministic: {what}, whose last bits depend on how a prompt is divided into chunks; "
             "leave the flag out"
         )
+
+
+def check_encoder(config: EngineConfig, model: ModelConfig) -> None:
+    """
+    Raises:
+        ConfigError: a flag asks an encoder for what a model without a cache cannot do.
+    """
+    if model.encoder is None:
+        return
+    what = f"{model.architecture} is an encoder and keeps no keys and values"
+    if config.cache.cache_self_check > 0:
+        raise ConfigError(f"--cache-self-check: {what}; leave the flag out")
+    if config.cache.kv_cache_dtype != "auto":
+        raise ConfigError(f"--kv-cache-dtype {config.cache.kv_cache_dtype}: {what}; leave the flag out")
+    if config.cache.kv_events_config is not None:
+        raise ConfigError(f"--kv-events-config: {what}; leave the flag out")
 
 
 def _of_long_context(length: int, model: ModelConfig) -> str:

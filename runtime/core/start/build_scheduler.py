@@ -39,6 +39,7 @@ def build_scheduler(
         max_queued=options.max_queued_requests,
         max_step_tokens=limits.max_step_tokens,
         splits_prompts=limits.chunk != -1,
+        fills_steps=embedding is not None and embedding.is_encoder,
         mixes=limits.mixes,
         num_decode_steps=options.num_continuous_decode_steps or 1,
         joined_passes=limits.joined_passes,

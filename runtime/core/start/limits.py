@@ -32,7 +32,9 @@ def ready_of(design: EnginePlan, seconds: float, weights: WeightsSize) -> Engine
         compile_seconds=seconds,
         cache_hits=sum(report.result == "hit" for report in reports),
         random_seed=design.seed,
-        attention_kernels=design.kernels.attention,
+        attention_kernels=design.kernels.attention
+        if design.model.encoder is None
+        else design.kernels.segment_attention,
         embedding=None if pooling is None else _embedding(design.model, pooling),
         num_ranks=design.shape.ranks.num_ranks,
         weights=weights,
@@ -46,10 +48,10 @@ def ready_of(design: EnginePlan, seconds: float, weights: WeightsSize) -> Engine
 
 
 def _embedding(model: ModelConfig, pooling: Pooling) -> EmbeddingSpec:
-    classifier = model.classifier
+    classifier, is_encoder = model.classifier, model.encoder is not None
     if classifier is None:
-        return EmbeddingSpec(model.hidden_size, pooling.method, pooling.normalizes)
+        return EmbeddingSpec(model.hidden_size, pooling.method, pooling.normalizes, is_encoder=is_encoder)
     names = list(classifier.labels)
     judges, joins = classifier.is_difference, bool(classifier.tokens)
     classes = ClassSpec(names, classifier.activation, classifier.pad_token_id, judges, joins)
-    return EmbeddingSpec(len(names), pooling.method, normalized=False, classes=classes)
+    return EmbeddingSpec(len(names), pooling.method, normalized=False, classes=classes, is_encoder=is_encoder)

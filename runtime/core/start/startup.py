@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import jax
 
-from palladio.model.decoder import CausalLM
-from palladio.model.functional import flatten_model
+from palladio.model.functional import Model, flatten_model
 from palladio.model.loading.load_model import load_model, num_parameters, weight_bytes
 from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
@@ -215,7 +214,7 @@ def _check_answer(config: EngineConfig, design: EnginePlan, runner: ModelRunner,
     return "" if answer is None else answer.problem
 
 
-def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> CausalLM:
+def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Model:
     before, start = Memory.now(), time.perf_counter()
     logger.info("Load weight begin. avail mem=%.2f GB", before.available)
     model = load_model(

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from palladio.model.spec.encoder_spec import MOST_TYPES, TYPE_SHIFT
 from palladio.runtime.execution.batch.reading import Int32Array, score_vectors
 from palladio.runtime.execution.sampling.sampler import TIERS, SampleTier
 from palladio.runtime.interface.request.sampling_params import SamplingParams
@@ -336,9 +337,18 @@ def _fill_forward(forward: Int32Array, form: StepForm, batch: ScheduledBatch, sl
         if batch.kind != "verify":
             tokens = [ON_DEVICE] * num_decodes
             for row in chunks:
-                tokens += row.request.token_ids[row.start : row.start + row.num_tokens]
+                tokens += _typed(row.request, row.start, row.start + row.num_tokens)
             forward[token_ids][: len(tokens)] = tokens
     return early
+
+
+def _typed(request: Request, start: int, end: int) -> list[int]:
+    """Return some of a request's tokens, for an encoder with their types in the bits above."""
+    token_ids, types = request.token_ids[start:end], request.given.pooling.token_types
+    if not types:
+        return token_ids
+    typed = zip(token_ids, types[start:end], strict=True)
+    return [token_id | min(kind, MOST_TYPES) << TYPE_SHIFT for token_id, kind in typed]
 
 
 def _split_updates(

@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from palladio.model.decoder import CausalLM
-from palladio.model.functional import LogitsHead, ModelStructure, unflatten_model
+from palladio.model.functional import LogitsHead, Model, ModelStructure, unflatten_model
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.execution.batch.batch_builder import NUM_COLUMNS, ForwardLayout, StepLayouts
 from palladio.runtime.execution.sampling.sampler import MASKED_TIERS, TIERS, SamplerTarget, SampleTier
@@ -113,7 +112,7 @@ class ProgramDesign:
         """Whether it makes tokens, not embeddings."""
         return self.shape.pooling is None
 
-    def unflatten(self, weights: Weights) -> CausalLM:
+    def unflatten(self, weights: Weights) -> Model:
         return unflatten_model(self.model.structure, weights)
 
     def logits(self, head: Weights, hidden: jax.Array) -> jax.Array:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from palladio.model.cache.forward_batch import ForwardBatch
 from palladio.model.cache.paged_cache import page_values
-from palladio.model.decoder import CausalLM
+from palladio.model.functional import Model
 from palladio.runtime.execution.batch import batch_builder as columns
 from palladio.runtime.execution.batch.batch_builder import ON_DEVICE, ForwardLayout
 from palladio.runtime.execution.sampling.sampler import SampleOutput, SamplerTarget, SampleTier, SamplingBatch, sample
@@ -150,7 +150,7 @@ def _decode_batch(
 
 
 def forward_step(
-    model: CausalLM,
+    model: Model,
     state: StepState,
     inputs: SlotInputs,
     packed: jax.Array,
@@ -184,7 +184,7 @@ def forward_step(
 
 
 def decode_steps(
-    model: CausalLM,
+    model: Model,
     state: tuple[tuple[jax.Array, ...], jax.Array, jax.Array, SamplerState],
     packed: jax.Array,
     packed_sampling: jax.Array,

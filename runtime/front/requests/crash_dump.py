@@ -1,6 +1,7 @@
 """The last requests of an engine, kept so that a crash can be looked into, and the file that they go to."""
 
 import asyncio
+import base64
 import collections
 import contextlib
 import dataclasses
@@ -217,6 +218,7 @@ def write_dump(
 def _as_dict(sample: RecordedSample) -> dict[str, Any]:
     """The fields of a sample by name. dataclasses.asdict would walk over every token."""
     request = dataclasses.asdict(dataclasses.replace(sample.request, prompt_ids=[], media=()))
+    request["pooling"]["token_types"] = base64.b64encode(sample.request.pooling.token_types).decode()
     media = [dataclasses.asdict(part) | {"content": ""} for part in sample.request.media]
     return {
         "request": request | {"prompt_ids": sample.request.prompt_ids, "media": media},

@@ -136,7 +136,9 @@ class RequestIntake:
             )
             engine_id = f"{request.scoped_id}~{next(self._serial):x}{place}"
             new = GenerationRequest(engine_id, prompt_ids, sample, stop_token_ids, request.received, options)
-            samples.append(dataclasses.replace(new, media=request.media) if request.media else new)
+            is_plain = not request.media and embedding is None
+            pooling = request.pooling.of_prompt(len(prompt_ids))
+            samples.append(new if is_plain else dataclasses.replace(new, media=request.media, pooling=pooling))
         return samples
 
     def _check_prompt(self, ids: list[int]) -> None:

@@ -35,7 +35,7 @@ class ModelSource:
             dequantize: a quantized checkpoint becomes --dtype. Default: the format of the checkpoint.
         is_embedding: Compute embeddings of prompts instead of generating text, or scores and classes with a model that
             has a head for them. Pooling of embeddings is read from modules.json and 1_Pooling/config.json; if absent,
-            last-token pooling with L2 normalization.
+            last-token pooling with L2 normalization, and of encoders the mean. Encoders need no flag.
         enable_input_embeds: Accept `input_embeds` in /generate and `Engine.generate`: prompts of embeddings. Compiles a
             second program for each prefill size.
         weight_version: Name of the weights, which answers and /model_info show; an update of the weights changes it.

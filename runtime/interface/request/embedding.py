@@ -89,10 +89,13 @@ class Pooling:
     normalizes: bool = True
 
     @classmethod
-    def of(cls, path: Path) -> Self:
+    def of(cls, path: Path, default: PoolingMethod = "last") -> Self:
         """Read the pooling of a model directory: `modules.json` and the `config.json` of its module (`1_Pooling`).
 
-        What they do not say is as SGLang has it: the last token, normalized.
+        What they do not say is as SGLang has it: normalized, of the last token.
+
+        Args:
+            default: the method where no file says one.
 
         Raises:
             ConfigError: a file cannot be read, or asks for something else.
@@ -101,7 +104,7 @@ class Pooling:
         folder = "1_Pooling" if modules is None else modules.get("Pooling")
         name = None if folder is None else f"{folder}/config.json"
         content = None if name is None else read_json(path, name)
-        method: PoolingMethod = "last" if name is None or content is None else _method(path / name, content)
+        method: PoolingMethod = default if name is None or content is None else _method(path / name, content)
         return cls(method, modules is None or "Normalize" in modules)
 
     @property
@@ -152,12 +155,14 @@ class EmbeddingSpec:
         pooling: of which hidden states, see Pooling.
         normalized: their length is 1.
         classes: they are the logits of these classes; None: they are embeddings.
+        is_encoder: the model sees both ways, and knows the texts of a pair by their types.
     """
 
     size: int
     pooling: PoolingMethod
     normalized: bool
     classes: ClassSpec | None = None
+    is_encoder: bool = False
 
 
 EMBEDDING_PARAMS = SamplingParams(max_tokens=0, temperature=0.0)  # of every request to an engine that makes embeddings

@@ -168,6 +168,8 @@ class SchedulerLimits:
     max_queued: waiting requests; None: no limit.
     max_step_tokens: tokens of one prefill step.
     splits_prompts: whether a prompt may be prefilled over several steps; if not, none is longer than a step.
+    fills_steps: a text that is never split may be passed by shorter ones, as far as they fit into a step which it does
+        not fit into any more.
     mixes: whether running requests decode in prefill steps too; else the two take turns.
     num_decode_steps: tokens that a request decodes in one step. joined_passes: that it decodes in a step of few
         requests, see `Buckets.several`.
@@ -182,6 +184,7 @@ class SchedulerLimits:
     max_queued: int | None
     max_step_tokens: int
     splits_prompts: bool = True
+    fills_steps: bool = False
     mixes: bool = False
     num_decode_steps: int = 1
     joined_passes: int = 1

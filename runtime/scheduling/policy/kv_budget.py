@@ -88,6 +88,14 @@ class KVBudget:
             return None  # unread: retracted a moment ago, and its last token has not been read yet
         return request
 
+    def next_shorter(self, step_class: StepClass, budget: int) -> Request | None:
+        """Choose a request that fits into the rest of a step, where the next one does not: it is a text that is never
+        split, and comes first in the next step. None: none does, or the model splits texts."""
+        request = self._waiting.peek() if self._limits.fills_steps else None
+        if request is None or (step_class == "foreground" and request.given.options.background):
+            return None
+        return self._waiting.find_shorter(budget)
+
     def next_urgent(self, step_class: StepClass, budget: int) -> Request | None:
         """The same, if there may be running requests that give way to it."""
         gives_way = self._limits.preemption_threshold is not None or (

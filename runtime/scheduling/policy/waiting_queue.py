@@ -339,8 +339,20 @@ class WaitingQueue:
         """Who is next; the same until the lines change or are refreshed."""
         return (self._foreground if self.num_foreground else self._background).peek()
 
-    def take(self) -> Request:
-        """Takes the next request out of its line. The queue is not empty."""
+    def find_shorter(self, max_tokens: int) -> Request | None:
+        """Return the first of the oldest that has so few tokens and nothing unread; None: none of them has.
+
+        Background requests are not looked at while others wait.
+        """
+        line = self._foreground if self.num_foreground else self._background
+        oldest = itertools.islice(line, WINDOW)
+        return next((one for one in oldest if len(one.token_ids) <= max_tokens and not one.num_unread), None)
+
+    def take(self, request: Request | None = None) -> Request:
+        """Take a request out of its line: the next one, or one of `find_shorter`. The queue is not empty."""
+        if request is not None and request is not self.peek():
+            self.remove(request)
+            return request
         request = (self._foreground if self.num_foreground else self._background).take()
         self._count(request, -1)
         return request

@@ -40,7 +40,7 @@ from palladio.runtime.text.hub.hub_download import (
 )
 from palladio.runtime.text.hub.local_path import local_path, meant, nearest
 from palladio.runtime.text.hub.package_download import IndexUnreachableError, PackageDownload
-from palladio.runtime.text.hub.servable_config import check_folder
+from palladio.runtime.text.hub.servable_config import check_folder, is_of_encoder
 
 _TOKENIZER_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 _WEIGHTS = "*.safetensors"  # never *.bin
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 def resolve_source(
     source: ModelSource, *, needs_weights: bool = True, listener: DownloadListener | None = None
 ) -> ModelSource:
-    """The same source, with local directories for its model and its tokenizer.
+    """The same source, with local directories for its model and its tokenizer. An encoder's makes embeddings.
 
     Without a tokenizer of its own (or any), `tokenizer_path` is None.
 
@@ -71,7 +71,8 @@ def resolve_source(
     tokenizer = None
     if source.tokenizer_path is not None and not source.skip_tokenizer_init:
         tokenizer = str(_resolve(source.tokenizer_path, *place, _TOKENIZER))
-    return dataclasses.replace(source, model_path=model, tokenizer_path=tokenizer)
+    is_embedding = source.is_embedding or is_of_encoder(Path(model), source.json_model_override_args)
+    return dataclasses.replace(source, model_path=model, tokenizer_path=tokenizer, is_embedding=is_embedding)
 
 
 def resolve_model_path(

@@ -1,11 +1,13 @@
 """Whether config.json is of a model that can be served: what is asked before weights come, or a process starts."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Final
 
 from palladio.model.config.config import ModelConfig, read_config_file, read_model_dir
 from palladio.model.config.config_overrides import overrides_of
+from palladio.model.config.encoders import is_encoder
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.runtime.interface.errors import ConfigError
 
@@ -26,6 +28,20 @@ def glance_at(path: Path, overrides: str = "{}") -> None:
         read_model_dir(path, overrides_of(overrides))
     elif path.suffix == ".json" and path.is_file() and not is_gguf(path):
         read_config_file(path, overrides_of(overrides))
+
+
+def is_of_encoder(path: Path, overrides: str = "{}") -> bool:
+    """Whether a model's directory holds an encoder, which makes embeddings or classes alone. Who reads all of its
+    config.json says what is wrong with it.
+
+    Args:
+        overrides: as of --json-model-override-args.
+    """
+    if not (path / "config.json").is_file():
+        return False
+    with contextlib.suppress(ConfigError):
+        return is_encoder(read_model_dir(path, overrides_of(overrides))[0])
+    return False
 
 
 def check_text_only(path: Path, flag: str) -> None:

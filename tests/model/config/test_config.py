@@ -11,7 +11,8 @@ from palladio.model.base.errors import ConfigError
 from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.formats.fp8 import Fp8
 from palladio.model.layers.rope import attention_factor, inverse_frequencies
-from palladio.model.spec.layer_spec import DenseSpec, NormSpec, QKNormSpec
+from palladio.model.spec.layer_spec import DenseSpec, QKNormSpec
+from palladio.model.spec.norm_spec import NormSpec
 from palladio.model.spec.rope_config import RopeConfig
 from tests.tiny_model import tiny_config
 

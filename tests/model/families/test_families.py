@@ -28,7 +28,8 @@ from palladio.model.loading.layout.parameters import Parameters
 from palladio.model.loading.layout.relayout import relayout
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import load_model
-from palladio.model.spec.layer_spec import NormSpec, QKNormSpec
+from palladio.model.spec.layer_spec import QKNormSpec
+from palladio.model.spec.norm_spec import NormSpec
 from palladio.model.spec.rope_config import RopeConfig
 from tests import tiny_families
 from tests.model.driver import Driver, load, numbers
@@ -108,7 +109,7 @@ def test_longrope_is_chosen_by_the_models_context() -> None:
     ("family", "overrides", "message"),
     [
         ("gemma3", {"hidden_activation": "mish"}, "hidden_activation: 'mish' is not supported; supported: "),
-        ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention: True"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention: True"),
         ("gemma3", {"sliding_window": None}, "sliding_window is missing"),
         ("gemma3", {"rope_parameters": {"full_attention": 1e4}}, "rope_parameters must hold an object for each of"),
         ("llama3", {"layer_types": ["sliding_attention"] * 2}, "this architecture does not support sliding_attention"),

@@ -6,6 +6,7 @@ import pytest
 
 from palladio.__main__ import main
 from palladio.model.config.architectures import ARCHITECTURES
+from palladio.model.config.encoders import ENCODERS
 
 
 def names_of(out: str) -> list[str]:
@@ -14,7 +15,7 @@ def names_of(out: str) -> list[str]:
 
 def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--architectures"]) == 0
-    assert names_of(capsys.readouterr().out) == sorted(ARCHITECTURES)
+    assert names_of(capsys.readouterr().out) == sorted({**ARCHITECTURES, **ENCODERS})
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,7 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         ("minimax-m2.5", "MiniMaxM2ForCausalLM"),
         ("Kimi-K2-Thinking", "DeepseekV3ForCausalLM"),
         ("GPT2LM", "GPT2LMHeadModel"),
+        ("all-minilm", "BertModel"),
     ],
 )
 def test_a_product_is_found(word: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
