@@ -15,6 +15,7 @@ import jax
 from palladio.model.config.config import ModelConfig
 from palladio.model.functional import ModelStructure
 from palladio.model.loading.layout.tensor_layout import TensorLayout
+from palladio.model.pooling.text_settings import TextSettings
 from palladio.pallas_kernels.choice import Kernels
 from palladio.runtime.core.plan.device_shape import abstract_weights, device_shape
 from palladio.runtime.core.plan.dtypes import Dtypes
@@ -52,6 +53,7 @@ class EnginePlan:
     layout: of the model over the devices.
     kernels: what the model runs on. shape: of the device's state. plan: who gets the memory.
     programs: declared, not built. compile: when they are. store: of exported programs; None: there is none.
+    texts: how texts of an engine of --is-embedding are prepared.
     """
 
     config: EngineConfig
@@ -68,6 +70,7 @@ class EnginePlan:
     programs: StepPrograms
     compile: CompileMode
     store: ProgramStore | None
+    texts: TextSettings
 
     @classmethod
     def of(
@@ -94,6 +97,7 @@ class EnginePlan:
         use_persistent_cache(execution.cache_url or execution.cache_path())
         monitor = CompileMonitor()
         inputs = EngineInputs.of(config, device)
+        config = inputs.config
         sizes = _Sizes.of(config, inputs, agree)
         limits, shape, buckets = sizes.limits, sizes.shape, sizes.buckets
         hidden = jax.ShapeDtypeStruct((inputs.model.hidden_size,), shape.dtype)
@@ -129,6 +133,7 @@ class EnginePlan:
             programs=declare(plan.num_pages),
             compile=compile_mode(config, inputs.defaults),
             store=stores.exports,
+            texts=inputs.texts,
         )
 
 

@@ -168,15 +168,18 @@ class Pool(Program):
         return () if design.generates else [cls(design, layout) for layout in design.layouts.prefill.values()]
 
     def takes(self, state: DeviceState) -> Takes:
-        return Takes((state.head,), {"pooled": state.pooled}, (state.hidden[self.key.num_tokens],))
+        read = (state.hidden[self.key.num_tokens],)
+        return Takes((state.head, state.pooling_weights), {"pooled": state.pooled}, read)
 
     def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         return (host_array(self._layout.size),)
 
-    def compute(self, head: Weights, pooled: jax.Array, hidden: jax.Array, packed: jax.Array) -> Results:
+    def compute(
+        self, head: Weights, weights: Weights, pooled: jax.Array, hidden: jax.Array, packed: jax.Array
+    ) -> Results:
         pooling = self.design.shape.pooling
         assert pooling is not None, "see `declare`"
-        pooled, vectors = pool_step(pooled, hidden, packed, layout=self._layout, pooling=pooling)
+        pooled, vectors = pool_step(pooled, hidden, packed, layout=self._layout, pooling=pooling, weights=weights)
         return (pooled,), None, self.design.classify(head, vectors)
 
 
