@@ -159,8 +159,10 @@ def _pair_requests(
             raise InvalidRequestError.of(message, param="prompt")
         query, document = pair
         whole = pair_prompt(classes.pair_format, query, document, instruct)
-        ids = whole.encode(engine.tokenizer)
-        requests.append(GenerationRequest(uuid.uuid4().hex, ids, EMBEDDING_PARAMS, received=now))
+        encoded = whole.encode(engine.tokenizer)
+        pooling = encoded.pooling() if spec.is_encoder else PoolingParams()
+        named = uuid.uuid4().hex, encoded.ids, EMBEDDING_PARAMS
+        requests.append(GenerationRequest(*named, received=now, pooling=pooling))
     return requests
 
 

@@ -7,6 +7,7 @@ from typing import Self
 
 from palladio.runtime.interface.config.scheduler_config import SchedulerConfig
 from palladio.runtime.interface.errors import InvalidRequestError
+from palladio.runtime.interface.request.pooling_params import PoolingParams
 from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.interface.request.sampling_params import SamplingParams, check_float, check_int
 
@@ -127,6 +128,7 @@ class GenerationRequest:
         default_length: max_tokens where `params` has none, as far as the prompt leaves room; None: all of the room.
         lowers_length: max_tokens makes way for a long prompt as well (--allow-auto-truncate).
         first_index: the index of its first sample among those of all the caller's prompts.
+        pooling: what an engine that makes embeddings needs of it.
     """
 
     request_id: str
@@ -140,6 +142,7 @@ class GenerationRequest:
     lowers_length: bool = False
     first_index: int = 0
     media: tuple[Media, ...] = ()
+    pooling: PoolingParams = PoolingParams()
 
     @property
     def scoped_id(self) -> str:
