@@ -45,12 +45,13 @@ from palladio.runtime.interface.outputs.token_output import FinishReason, TokenL
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
+from palladio.runtime.interface.request.pooling_params import PoolingParams
 from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.liveness import Liveness
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
-from tests.fake_embedding import fake_embedding
+from tests.fake_embedding import fake_embedding, fake_sparse, fake_token_vectors
 from tests.fake_outputs import fake_logprob, fake_prefill
 from tests.fake_timeline import fake_timeline
 
@@ -73,6 +74,7 @@ class Call:
     options: RequestOptions
     received: float = 0.0
     media: tuple[Media, ...] = ()
+    pooling: PoolingParams = PoolingParams()
     finished: bool = False
     aborted: bool = False
 
@@ -202,7 +204,7 @@ class FakeEngine:
         self._check(prompt_ids, params)
         if self.refuse_in_queue is not None:
             raise self._refusal(request_id, prompt_ids, received, self.refuse_in_queue)
-        self.calls.append(call := Call(request_id, prompt_ids, params, options, received, request.media))
+        self.calls.append(call := Call(request_id, prompt_ids, params, options, received, request.media, request.pooling))
         self._running[request_id] = call
         try:
             await asyncio.sleep(self.first_delay)
@@ -346,7 +348,7 @@ class _Sample:
         if self._max_tokens == 0:
             output = self._output("", [], FinishReason("length"), first)
             if engine.embedding is not None:
-                output.embedding = fake_embedding(self._call.prompt_ids, engine.embedding.size).tobytes()
+                self._embed(output, engine.embedding)
             return output
         token_id = self._ids[self._count] if self._count < len(self._ids) else EOS_ID
         self._count += 1
@@ -364,6 +366,13 @@ class _Sample:
         if finish is not None and self._stop.matched is None:
             text += self._stop.feed(self._stream.flush() if self._stream else "") + self._stop.flush()
         return self._output(text, [token_id], finish, first)
+
+    def _embed(self, output: RequestOutput, spec: EmbeddingSpec) -> None:
+        """Adds the vectors that the call asks for."""
+        prompt_ids, kinds = self._call.prompt_ids, self._call.pooling.kinds
+        output.embedding = fake_embedding(prompt_ids, spec.size).tobytes() if "dense" in kinds else b""
+        output.sparse = fake_sparse(prompt_ids) if "sparse" in kinds else None
+        output.token_vectors = fake_token_vectors(prompt_ids, spec.token_size).tobytes() if "tokens" in kinds else None
 
     def _output(self, text: str, ids: list[int], finish: FinishReason | None, first: bool) -> RequestOutput:
         params, prompt_ids = self._call.params, self._call.prompt_ids

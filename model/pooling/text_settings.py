@@ -17,6 +17,7 @@ LENGTH_FILES: Final = (  # names that sentence-transformers has written over the
     *("sentence_camembert_config.json", "sentence_albert_config.json", "sentence_xlm-roberta_config.json"),
     "sentence_xlnet_config.json",
 )
+_MARKS: Final = {"query": "query_prefix", "document": "document_prefix"}  # PyLate's names
 MAX_PROMPTS: Final = 1024
 MAX_PROMPT: Final = 1 << 14  # characters
 MAX_LENGTH: Final = 2**31 - 1
@@ -66,7 +67,9 @@ class TextSettings:
 
 
 def _prompts(file: Path, content: Mapping[str, Any]) -> dict[str, str]:
-    prompts = content.get("prompts") or {}
+    prompts = content.get("prompts") or {
+        name: content[key] for name, key in _MARKS.items() if content.get(key) is not None
+    }
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise ConfigError(f"{file}: prompts must be an object of texts, found {shown(prompts)}")
     if len(prompts) > MAX_PROMPTS:
