@@ -51,7 +51,7 @@ from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.liveness import Liveness
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
-from tests.fake_embedding import fake_embedding, fake_sparse, fake_token_vectors
+from tests.fake_embedding import add_vectors
 from tests.fake_outputs import fake_logprob, fake_prefill
 from tests.fake_timeline import fake_timeline
 
@@ -114,7 +114,6 @@ class FakeEngine:
         self.state: EngineState = "ready"
         self.progress: LoadProgress | None = None
         self.failure: str | None = None
-        self.num_restarts = 0
         self.liveness = Liveness(lambda: None, 4.0)
         self.reply = reply
         self.delay = self.first_delay = self.load_seconds = self.prefill_delay = 0.0
@@ -123,7 +122,7 @@ class FakeEngine:
         self.fail_after = 0
         self.refuse: Exception | None = None
         self.refuse_in_queue: float | None = None
-        self.abort_status = 0
+        self.num_restarts = self.abort_status = 0
         self.cached_tokens: Callable[[list[int], int], int] = lambda prompt_ids, index: CACHED_TOKENS
         self.embedding: EmbeddingSpec | None = None
         self.embeds: EmbedsSpec | None = None
@@ -347,8 +346,7 @@ class _Sample:
             return self._output("", [], finish, first)
         if self._max_tokens == 0:
             output = self._output("", [], FinishReason("length"), first)
-            if engine.embedding is not None:
-                self._embed(output, engine.embedding)
+            add_vectors(output, self._call.prompt_ids, self._call.pooling.kinds, engine.embedding)
             return output
         token_id = self._ids[self._count] if self._count < len(self._ids) else EOS_ID
         self._count += 1
@@ -366,13 +364,6 @@ class _Sample:
         if finish is not None and self._stop.matched is None:
             text += self._stop.feed(self._stream.flush() if self._stream else "") + self._stop.flush()
         return self._output(text, [token_id], finish, first)
-
-    def _embed(self, output: RequestOutput, spec: EmbeddingSpec) -> None:
-        """Adds the vectors that the call asks for."""
-        prompt_ids, kinds = self._call.prompt_ids, self._call.pooling.kinds
-        output.embedding = fake_embedding(prompt_ids, spec.size).tobytes() if "dense" in kinds else b""
-        output.sparse = fake_sparse(prompt_ids) if "sparse" in kinds else None
-        output.token_vectors = fake_token_vectors(prompt_ids, spec.token_size).tobytes() if "tokens" in kinds else None
 
     def _output(self, text: str, ids: list[int], finish: FinishReason | None, first: bool) -> RequestOutput:
         params, prompt_ids = self._call.params, self._call.prompt_ids
