@@ -79,12 +79,15 @@ class PoolingSpec:
         steps: what is done to that vector, in order.
         token_steps: what is done to each token's hidden state before.
         includes_prompt: false: the tokens of a prompt before the text do not count.
+        gives_tokens: a text can have a vector for each token (as well): its hidden states after `token_steps`. Only of
+            models that compute a text in one step.
     """
 
     methods: tuple[PoolingMethod, ...] = ("last",)
     steps: tuple[VectorStep, ...] = (Normalize(),)
     token_steps: tuple[VectorStep, ...] = ()
     includes_prompt: bool = True
+    gives_tokens: bool = False
 
     @property
     def name(self) -> str:
@@ -94,7 +97,7 @@ class PoolingSpec:
     @property
     def reads_all(self) -> bool:
         """Whether it needs hidden states that were computed before a text's last step; what was cached has none."""
-        return self.num_carried > 0 or not self.methods
+        return self.num_carried > 0 or self.gives_tokens or not self.methods
 
     @property
     def num_carried(self) -> int:

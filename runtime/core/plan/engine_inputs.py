@@ -129,7 +129,7 @@ def _pooling_of(model: ModelConfig, path: Path) -> PoolingSpec:
     if not pooling.methods:
         raise ConfigError(f"{path / MODULES_FILE}: vectors of single tokens need an encoder; add a Pooling")
     if not pooling.includes_prompt and pooling.reads_all:
-        raise ConfigError(f"{path}: include_prompt: false of a Pooling needs an encoder; set it to true")
+        raise ConfigError(f"{path}: include_prompt: false of its Pooling is not supported; set it to true")
     return pooling
 
 

@@ -58,6 +58,8 @@ def _embedding(model: ModelConfig, pooling: PoolingSpec, texts: TextSettings) ->
             default_prompt=texts.default_prompt,
             lowers_case=texts.lowers_case,
             includes_prompt=pooling.includes_prompt,
+            kinds=(*(("dense",) if pooling.methods else ()), *(("tokens",) if pooling.gives_tokens else ())),
+            token_size=pooling.token_size(model.hidden_size) if pooling.gives_tokens else 0,
         )
     names = list(classifier.labels)
     judges, joins = classifier.is_difference, bool(classifier.tokens)
