@@ -119,10 +119,9 @@ class FakeEngine:
         self.delay = self.first_delay = self.load_seconds = self.prefill_delay = 0.0
         self.holds = False
         self.fail: Exception | None = None
-        self.fail_after = 0
         self.refuse: Exception | None = None
         self.refuse_in_queue: float | None = None
-        self.num_restarts = self.abort_status = 0
+        self.num_restarts = self.abort_status = self.fail_after = 0
         self.cached_tokens: Callable[[list[int], int], int] = lambda prompt_ids, index: CACHED_TOKENS
         self.embedding: EmbeddingSpec | None = None
         self.embeds: EmbedsSpec | None = None
@@ -203,7 +202,8 @@ class FakeEngine:
         self._check(prompt_ids, params)
         if self.refuse_in_queue is not None:
             raise self._refusal(request_id, prompt_ids, received, self.refuse_in_queue)
-        self.calls.append(call := Call(request_id, prompt_ids, params, options, received, request.media, request.pooling))
+        vectors = request.media, request.pooling
+        self.calls.append(call := Call(request_id, prompt_ids, params, options, received, *vectors))
         self._running[request_id] = call
         try:
             await asyncio.sleep(self.first_delay)

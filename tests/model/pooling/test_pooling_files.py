@@ -114,7 +114,11 @@ POOLED = {"1_Pooling/config.json": MEAN}
         ({}, [POOLING, TRANSFORMER], "modules.json: the Transformer must be the first"),
         ({}, [TRANSFORMER, TRANSFORMER], "modules.json has 2 modules of type Transformer"),
         (POOLED, [TRANSFORMER, POOLING, DENSE], "2_Dense/config.json is missing"),
-        (POOLED | {"2_Dense/config.json": TANH | {"in_features": 9}}, [TRANSFORMER, POOLING, DENSE], "in_features is 9"),
+        (
+            POOLED | {"2_Dense/config.json": TANH | {"in_features": 9}},
+            [TRANSFORMER, POOLING, DENSE],
+            "in_features is 9",
+        ),
         (
             {"1_Pooling/config.json": {"pooling_mode": ["mean", "max"]}, "2_Dense/config.json": TANH},
             [TRANSFORMER, POOLING, DENSE],

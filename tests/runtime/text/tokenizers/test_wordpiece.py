@@ -68,7 +68,8 @@ def test_types_of_a_pair_in_each_form_of_tokenizer_json(tmp_path: Path, kind: st
     """As its post-processor has them; a cut pair keeps them beside its tokens."""
     special = ["<s>", "</s>", "<unk>"]
     if kind == "wordpiece":
-        theirs = HfTokenizer(models.WordPiece({word: i for i, word in enumerate([*special, *WORDS])}, unk_token="<unk>"))
+        vocabulary = {word: number for number, word in enumerate([*special, *WORDS])}
+        theirs = HfTokenizer(models.WordPiece(vocabulary, unk_token="<unk>"))
         theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     elif kind == "unigram":
         pieces = [*((token, 0.0) for token in special), *((f"▁{word}", -1.0) for word in WORDS)]
