@@ -77,9 +77,7 @@ class PairScorer:
                 f"a score needs a model with one label, and this one has {len(classes.labels)}: use /v1/classify"
             )
         prompts = await self._encode(pairs, classes.pair_format, 0, spec)
-        ends = await run_requests(
-            self.context, self.call, self.body, embedding_requests(prompts, self.call, self.body)
-        )
+        ends = await run_requests(self.context, self.call, self.body, embedding_requests(prompts, self.call, self.body))
         values = classes.values(vectors_of(ends, None, spec), use_activation=uses_activation(self.body))
         return Scored(values[:, 0].tolist(), usage_of(ends))
 

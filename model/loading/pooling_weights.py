@@ -48,9 +48,7 @@ def _read(path: Path, folder: str, wanted: dict[str, tuple[int, ...]]) -> list[A
     return arrays
 
 
-def _checked(
-    opened: SafetensorsFile, tensor: StoredTensor | None, name: str, shape: tuple[int, ...]
-) -> Array:
+def _checked(opened: SafetensorsFile, tensor: StoredTensor | None, name: str, shape: tuple[int, ...]) -> Array:
     if tensor is None:
         raise CheckpointError(f"missing keys in checkpoint {opened.path}: {name}")
     if tensor.shape != shape:

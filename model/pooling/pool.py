@@ -30,9 +30,7 @@ class PackedRows:
     skipped: jax.Array | None = None
 
     @classmethod
-    def of_segments(
-        cls, segment_of_token: jax.Array, num_segments: int, skipped: jax.Array | None = None
-    ) -> Self:
+    def of_segments(cls, segment_of_token: jax.Array, num_segments: int, skipped: jax.Array | None = None) -> Self:
         """The rows of whole texts.
 
         Args:

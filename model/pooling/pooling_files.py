@@ -107,9 +107,7 @@ def read_modules(folder: Path) -> tuple[Module, ...] | None:
     return tuple(found)
 
 
-def read_pooling(
-    folder: Path, hidden_size: int | None = None, default: PoolingSpec = PoolingSpec()
-) -> PoolingSpec:
+def read_pooling(folder: Path, hidden_size: int | None = None, default: PoolingSpec = PoolingSpec()) -> PoolingSpec:
     """Read how a model's folder asks for vectors to be made.
 
     Args:

@@ -64,6 +64,4 @@ def _embedding(model: ModelConfig, pooling: PoolingSpec, texts: TextSettings) ->
     names = list(classifier.labels)
     judges, joins = classifier.is_difference, bool(classifier.tokens)
     classes = ClassSpec(names, classifier.activation, classifier.pad_token_id, judges, joins)
-    return EmbeddingSpec(
-        len(names), pooling.name, normalized=False, classes=classes, lowers_case=texts.lowers_case
-    )
+    return EmbeddingSpec(len(names), pooling.name, normalized=False, classes=classes, lowers_case=texts.lowers_case)

@@ -76,9 +76,7 @@ def labelled_pairs(engine: EngineClient, pairs: Sequence[Sequence[str]], instruc
     return _with_labels(tokenizer, spec, spec.classes, checked, instruct)
 
 
-def embedded_pairs(
-    engine: EngineClient, query: str | Sequence[str], items: str | Sequence[str]
-) -> PairRequests:
+def embedded_pairs(engine: EngineClient, query: str | Sequence[str], items: str | Sequence[str]) -> PairRequests:
     """Pairs of a query and items for whatever an engine of --is-embedding does.
 
     Args:

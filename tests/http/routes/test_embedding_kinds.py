@@ -268,19 +268,21 @@ def test_an_empty_text_is_its_special_tokens(http: httpx.Client, engine: FakeEng
     assert [0, 2] in [call.prompt_ids for call in engine.calls]
 
 
-def test_an_encoders_texts_lose_their_end(http: httpx.Client, engine: FakeEngine, typed: None) -> None:
+def test_an_encoders_texts_lose_their_end(serve: Any, engine: FakeEngine, typed: None) -> None:
     """As in sentence-transformers, unless the client wants the other side; their special tokens stay."""
     assert engine.tokenizer is not None
     text = "one two three four five"
     ids = engine.tokenizer.encode(text, False)
-    for is_encoder, side, kept in (
+    cases: tuple[tuple[bool, str | None, list[int]], ...] = (
         (True, None, ids[:4]),
         (True, "left", ids[-4:]),
         (True, "right", ids[:4]),
         (False, None, ids[-4:]),
         (False, "right", ids[:4]),
-    ):
-        engine.embedding = EmbeddingSpec(SIZE, "cls", True, is_encoder=is_encoder)
-        body = {"input": text, "truncate_prompt_tokens": 6} | ({} if side is None else {"truncation_side": side})
-        ok(http.post("/v1/embeddings", json=body))
-        assert engine.calls[-1].prompt_ids == [0, *kept, 2]
+    )
+    with httpx.Client(base_url=serve(), timeout=60) as http:  # whose app has seen no other tokenizer
+        for is_encoder, side, kept in cases:
+            engine.embedding = EmbeddingSpec(SIZE, "cls", True, is_encoder=is_encoder)
+            body = {"input": text, "truncate_prompt_tokens": 6} | ({} if side is None else {"truncation_side": side})
+            ok(http.post("/v1/embeddings", json=body))
+            assert engine.calls[-1].prompt_ids == [0, *kept, 2]

@@ -13,7 +13,7 @@ from transformers import BertTokenizer, MPNetTokenizer
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
-WORDS = ["the", "cap", "##ital", "of", "france", "Paris", "is", "##s", "an", "e", "été", "ete", "!", "?", ",", "中", "a"]
+WORDS = ["the", "cap", "##ital", "of", "france", "Paris", "is", "##s", "an", "e", "été", "ete", *"!?,中a"]
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 MPNET = ["<s>", "<pad>", "</s>", "<unk>", *WORDS, "[UNK]", "<mask>"]
 TEXTS = ["The capital of France is Paris!", "été, 中 a", "", "a" * 120, "[SEP] the [MASK]", "caps\tof\n", "\u200bEte"]
