@@ -26,7 +26,6 @@ from palladio.runtime.interface.request.generation_request import GenerationRequ
 from palladio.runtime.interface.request.pooling_params import EncodedText, VectorKind
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
-
 VectorType = Literal["float", "sparse", "tokens"]
 _KINDS: Mapping[str, VectorKind] = MappingProxyType({"float": "dense", "sparse": "sparse", "tokens": "tokens"})
 

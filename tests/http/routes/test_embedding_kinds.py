@@ -280,7 +280,8 @@ def test_an_encoders_texts_lose_their_end(serve: Any, engine: FakeEngine, typed:
         (False, None, ids[-4:]),
         (False, "right", ids[:4]),
     )
-    with httpx.Client(base_url=serve(), timeout=60) as http:  # whose app has seen no other tokenizer
+    url = serve(served_model_name=("an-encoder",))  # whose app has seen no other tokenizer
+    with httpx.Client(base_url=url, timeout=60) as http:
         for is_encoder, side, kept in cases:
             engine.embedding = EmbeddingSpec(SIZE, "cls", True, is_encoder=is_encoder)
             body = {"input": text, "truncate_prompt_tokens": 6} | ({} if side is None else {"truncation_side": side})

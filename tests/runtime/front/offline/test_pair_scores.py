@@ -1,6 +1,5 @@
 """Pairs of texts of an offline engine as requests, and their scores out of the engine's outputs."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,7 +50,7 @@ def test_the_probability_of_a_label(tokenizer: Tokenizer) -> None:
     """Of both texts in one prompt, each tokenized by itself."""
     engine = engine_of(LABEL, tokenizer)
     pairs = embedded_pairs(engine, ["the cap", "b"], ["ital", "c"])
-    assert [request.prompt_ids for request in pairs.requests][0] == tokenizer.encode_pair("the cap", "ital").ids
+    assert pairs.requests[0].prompt_ids == tokenizer.encode_pair("the cap", "ital").ids
     logits = [fake_embedding(request.prompt_ids, 1)[0] for request in pairs.requests]
     assert scores_of(pairs) == pytest.approx([1 / (1 + np.exp(-logit)) for logit in logits], abs=1e-6)
     same = labelled_pairs(engine, [("the cap", "ital"), ("b", "c")], None)

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken
+from tokenizers import AddedToken, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as HfTokenizer
-from tokenizers import models, pre_tokenizers, processors
 from transformers import BertTokenizer, MPNetTokenizer
 
 from palladio.runtime.interface.errors import ConfigError
