@@ -87,7 +87,7 @@ def test_a_vector_for_each_token(of_tokens: TinyEngine) -> None:
         assert states.shape == (len(prompt), D)
         np.testing.assert_allclose(states[-1] / np.linalg.norm(states[-1]), vector(output), atol=1e-6)
     alone = hidden_of(run(of_tokens, [PROMPTS[3]], {0: TOKENS}))[0]
-    np.testing.assert_allclose(hidden_of(mixed)[3], alone, atol=1e-6)
+    np.testing.assert_allclose(hidden_of(mixed)[3], alone, atol=1e-5)
     spec = of_tokens.core().ready.embedding
     assert spec is not None
     assert (spec.kinds, spec.token_size) == (("dense", "tokens"), D)
