@@ -47,6 +47,7 @@ from palladio.http.routes.routes_process import process_router
 from palladio.http.routes.routes_reasoning import reasoning_router
 from palladio.http.routes.routes_render import RENDER_CHAT, RENDER_COMPLETION
 from palladio.http.routes.routes_scores import PAIR_ENDPOINTS, RERANK
+from palladio.http.routes.routes_text_embeddings import TEXT_EMBEDDINGS
 from palladio.http.routes.routes_tokenize import tokenize_router
 from palladio.http.routes.routes_tools import tools_router
 from palladio.http.routes.routes_vllm_control import vllm_control_router
@@ -114,7 +115,7 @@ def create_app(
     install_error_handlers(app, observer.errors.note_answer)
     of_prompts = (CHAT, RENDER_CHAT, BATCH_CHAT, APPLY_TEMPLATE, COMPLETIONS, RENDER_COMPLETION, GENERATE)
     of_texts = (EMBEDDINGS, ENCODE, POOLING, COHERE_EMBED, *PAIR_ENDPOINTS, CLASSIFY, NATIVE_CLASSIFY)
-    for endpoint in (*of_prompts, *of_texts):
+    for endpoint in (*of_prompts, *of_texts, *TEXT_EMBEDDINGS):
         endpoint.add_to(app.router, context)
     for endpoint in (GENERATE, ENCODE, RERANK, NATIVE_CLASSIFY):
         endpoint.add_to(app.router, context, by_put=True)

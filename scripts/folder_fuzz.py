@@ -28,10 +28,11 @@ from palladio.http.prompts.template_format import TemplateFacts  # noqa: E402
 from palladio.model.config.config import ModelConfig, read_model_dir  # noqa: E402
 from palladio.model.loading.orbax_weights import convert  # noqa: E402
 from palladio.model.loading.stored_config import agree_with_weights  # noqa: E402
+from palladio.model.pooling.pooling_files import read_pooling  # noqa: E402
+from palladio.model.pooling.text_settings import TextSettings  # noqa: E402
 from palladio.runtime.front.offline.offline_engine import Engine  # noqa: E402
 from palladio.runtime.interface.config.model_source import ModelSource  # noqa: E402
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError  # noqa: E402
-from palladio.runtime.interface.request.embedding import Pooling  # noqa: E402
 from palladio.runtime.multihost.config_digest import model_hash  # noqa: E402
 from palladio.runtime.text.hub.hub import read_sampling_defaults, resolve_source  # noqa: E402
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer  # noqa: E402
@@ -149,7 +150,8 @@ def _read(path: Path) -> ModelConfig:
     with contextlib.suppress(InvalidRequestError):
         tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": "Hello, aaaaaaaa!"}]))
     tokenizer.decode(tokenizer.encode("Hello, world! aaaaaaaaaaaaaaaaaaaaaaaaa 123 \u00e9"))
-    Pooling.of(folder)
+    read_pooling(folder)
+    TextSettings.of(folder)
     config = ModelConfig.from_hf(*read_model_dir(folder))
     agreed = agree_with_weights(folder, config, "auto")
     model_hash(source)

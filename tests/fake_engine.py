@@ -45,12 +45,13 @@ from palladio.runtime.interface.outputs.token_output import FinishReason, TokenL
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
+from palladio.runtime.interface.request.pooling_params import PoolingParams
 from palladio.runtime.interface.request.prompt_parts import Media
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.process.liveness import Liveness
 from palladio.runtime.text.tokenizers.stop_strings import StopStringMatcher
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
-from tests.fake_embedding import fake_embedding
+from tests.fake_embedding import add_vectors
 from tests.fake_outputs import fake_logprob, fake_prefill
 from tests.fake_timeline import fake_timeline
 
@@ -73,6 +74,7 @@ class Call:
     options: RequestOptions
     received: float = 0.0
     media: tuple[Media, ...] = ()
+    pooling: PoolingParams = PoolingParams()
     finished: bool = False
     aborted: bool = False
 
@@ -112,16 +114,14 @@ class FakeEngine:
         self.state: EngineState = "ready"
         self.progress: LoadProgress | None = None
         self.failure: str | None = None
-        self.num_restarts = 0
         self.liveness = Liveness(lambda: None, 4.0)
         self.reply = reply
         self.delay = self.first_delay = self.load_seconds = self.prefill_delay = 0.0
         self.holds = False
         self.fail: Exception | None = None
-        self.fail_after = 0
         self.refuse: Exception | None = None
         self.refuse_in_queue: float | None = None
-        self.abort_status = 0
+        self.num_restarts = self.abort_status = self.fail_after = 0
         self.cached_tokens: Callable[[list[int], int], int] = lambda prompt_ids, index: CACHED_TOKENS
         self.embedding: EmbeddingSpec | None = None
         self.embeds: EmbedsSpec | None = None
@@ -202,7 +202,8 @@ class FakeEngine:
         self._check(prompt_ids, params)
         if self.refuse_in_queue is not None:
             raise self._refusal(request_id, prompt_ids, received, self.refuse_in_queue)
-        self.calls.append(call := Call(request_id, prompt_ids, params, options, received, request.media))
+        vectors = request.media, request.pooling
+        self.calls.append(call := Call(request_id, prompt_ids, params, options, received, *vectors))
         self._running[request_id] = call
         try:
             await asyncio.sleep(self.first_delay)
@@ -345,8 +346,7 @@ class _Sample:
             return self._output("", [], finish, first)
         if self._max_tokens == 0:
             output = self._output("", [], FinishReason("length"), first)
-            if engine.embedding is not None:
-                output.embedding = fake_embedding(self._call.prompt_ids, engine.embedding.size).tobytes()
+            add_vectors(output, self._call.prompt_ids, self._call.pooling.kinds, engine.embedding)
             return output
         token_id = self._ids[self._count] if self._count < len(self._ids) else EOS_ID
         self._count += 1

@@ -39,7 +39,7 @@ MODEL_FLOORS = (
     ("cache", "families"),  # what layers keep · a small file a family
     ("config",),  # config.json, and the rules of weights' names
     ("formats",),  # how checkpoints store quantized matrices
-    ("gguf",),
+    ("gguf", "pooling"),  # pooling: hidden states → vectors of texts
     ("files", "spec", "weights"),  # of a model's folder · layers as values · matrices that multiply
     ("base",),  # errors, sharding
 )

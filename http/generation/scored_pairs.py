@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 
 from palladio.http.generation.context import Call, Context
-from palladio.http.generation.output_stream import OutputStream
+from palladio.http.generation.embedded_texts import embedding_requests, run_requests, usage_of
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import check_paired_size, numbered_ids
-from palladio.http.generation.whole import collect
+from palladio.http.generation.vector_forms import in_form, vectors_of
 from palladio.http.prompts.text_encoding import Truncation, run_encoding
-from palladio.http.wire.fields import AS_SENT, FieldMap
+from palladio.http.wire.fields import FieldMap
 from palladio.http.wire.protocol_scores import ClassFields
 from palladio.runtime.front.requests.token_scores import next_token_requests, next_token_scores
 from palladio.runtime.interface.errors import InvalidRequestError
-from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS, EmbeddingSpec, embedded, read_vectors
-from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.embedding import EmbeddingSpec, cosine, largest_similarity
+from palladio.runtime.interface.request.pooling_params import EncodedText, VectorKind
 from palladio.runtime.text.tokenizers.pair_prompts import JUDGE_MARK, JUDGE_WORDS, PairFormat, PairPrompt, pair_prompt
 
 MAX_PAIRS = 2048  # of one request, as many as texts of /v1/embeddings
@@ -77,31 +76,39 @@ class PairScorer:
             raise InvalidRequestError(
                 f"a score needs a model with one label, and this one has {len(classes.labels)}: use /v1/classify"
             )
-        prompts = await self._encode(pairs, classes.pair_format, 0)
-        ends = await run_requests(self.context, self.call, self.body, self._embeddings(prompts))
-        logits = read_vectors([end.embedding or b"" for end in ends], None, spec)
-        values = classes.values(logits, use_activation=uses_activation(self.body))
+        prompts = await self._encode(pairs, classes.pair_format, 0, spec)
+        ends = await run_requests(self.context, self.call, self.body, embedding_requests(prompts, self.call, self.body))
+        values = classes.values(vectors_of(ends, None, spec), use_activation=uses_activation(self.body))
         return Scored(values[:, 0].tolist(), usage_of(ends))
 
     async def _embed(self, pairs: Sequence[tuple[str, str]], spec: EmbeddingSpec) -> Scored:
-        """The cosine of both texts' embeddings; each different text is computed once."""
-        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+        """The similarity of both texts' embeddings; each different text is computed once. Where the model makes a
+        vector for each token, it is the sum of the largest products, of a query and a document as the model's prompts
+        mark them; else the cosine."""
+        is_of_tokens = "dense" not in spec.kinds
+        if is_of_tokens and "tokens" not in spec.kinds:
+            raise InvalidRequestError("this model makes sparse vectors, which score no pairs: use /v1/embeddings")
+        kind: VectorKind = "tokens" if is_of_tokens else "dense"
+        first, second = (spec.prompt(name if is_of_tokens else None) for name in ("query", "document"))
+        marked = [(first + query, second + document) for query, document in pairs]
+        texts = list(dict.fromkeys(text for pair in marked for text in pair))
         encode, truncation = self.context.encoder.encode, self._truncation(0)
         with_special = self.body.add_special_tokens is not False
         prompts = await run_encoding(
-            lambda: [encode(text, with_special, truncation) for text in texts], sum(map(len, texts))
+            lambda: [EncodedText(encode(spec.prepared(text), with_special, truncation)) for text in texts],
+            sum(map(len, texts)),
         )
-        ends = await run_requests(self.context, self.call, self.body, self._embeddings(prompts))
-        vectors = read_vectors([end.embedding or b"" for end in ends], None, spec)
-        directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        where = {text: index for index, text in enumerate(texts)}
-        scores = [float(directions[where[one]] @ directions[where[other]]) for one, other in pairs]
+        requests = embedding_requests(prompts, self.call, self.body, (kind,))
+        ends = await run_requests(self.context, self.call, self.body, requests)
+        by_text = dict(zip(texts, in_form("tokens" if is_of_tokens else "float", ends, None, spec), strict=True))
+        compare = largest_similarity if is_of_tokens else cosine
+        scores = [compare(by_text[one], by_text[other]) for one, other in marked]
         return Scored(scores, usage_of(ends))
 
     async def _judge(self, pairs: Sequence[tuple[str, str]]) -> Scored:
         """The share of "yes" in the probabilities of both answers; without activation its log-odds."""
         words = judge_tokens(self.context)
-        prompts = await self._encode(pairs, "judged", 1)
+        prompts = [prompt.ids for prompt in await self._encode(pairs, "judged", 1, None)]
         names = numbered_ids(request_name(self.body, self.call.request_id), len(prompts))
         options = self.call.options(self.body)
         requests = next_token_requests(names, prompts, words, received=time.time(), options=options)
@@ -112,28 +119,32 @@ class PairScorer:
         tiny = np.finfo(np.float64).tiny
         return Scored([float(np.log(max(yes, tiny)) - np.log(max(no, tiny))) for no, yes in rows], usage_of(outputs))
 
-    def _embeddings(self, prompts: Sequence[list[int]]) -> list[GenerationRequest]:
-        names = numbered_ids(request_name(self.body, self.call.request_id), len(prompts))
-        return embedding_requests(names, prompts, self.call, self.body)
-
-    async def _encode(self, pairs: Sequence[tuple[str, str]], form: PairFormat, reserved: int) -> list[list[int]]:
+    async def _encode(
+        self, pairs: Sequence[tuple[str, str]], form: PairFormat, reserved: int, spec: EmbeddingSpec | None
+    ) -> list[EncodedText]:
         """Make and tokenize the prompts.
 
         Args:
             reserved: tokens of the context that are kept for the answer.
+            spec: of the engine; None: it generates.
         """
         truncation = self._truncation(reserved)
+        prepared = str if spec is None else spec.prepared
+        has_types = spec is not None and spec.is_encoder
 
-        def encode() -> list[list[int]]:
+        def encode() -> list[EncodedText]:
             """Encode one prompt after the other: a long query with each of many documents may not fit in memory."""
-            prompts = (pair_prompt(form, query, document, self.instruction) for query, document in pairs)
-            return [self._encode_one(prompt, truncation) for prompt in prompts]
+            prompts = (
+                pair_prompt(form, prepared(query), prepared(document), self.instruction) for query, document in pairs
+            )
+            found = (self._encode_one(prompt, truncation) for prompt in prompts)
+            return [one if has_types else EncodedText(one.ids) for one in found]
 
         size = sum(len(query) + len(document) for query, document in pairs)
         check_paired_size(size, self.param)
         return await run_encoding(encode, size)
 
-    def _encode_one(self, prompt: PairPrompt, truncation: Truncation | None) -> list[int]:
+    def _encode_one(self, prompt: PairPrompt, truncation: Truncation | None) -> EncodedText:
         """A body that is cut loses its end, so that head and tail stay."""
         encoder = self.context.encoder
         if prompt.query:
@@ -145,7 +156,7 @@ class PairScorer:
             room = max(1, truncation.limit - len(head) - len(tail))
             truncation = Truncation(room, keeps_end=False)
         with_special = self.body.add_special_tokens is not False and not prompt.head
-        return head + encoder.encode(prompt.body, with_special, truncation) + tail
+        return EncodedText(head + encoder.encode(prompt.body, with_special, truncation) + tail)
 
     def _truncation(self, reserved: int) -> Truncation | None:
         found = self.context.facts.truncation(self.body.truncate_prompt_tokens, reserved)
@@ -191,49 +202,3 @@ def uses_activation(body: ClassFields) -> bool:
     if len({*given.values()}) > 1:
         raise InvalidRequestError(f"{' and '.join(given)} name the same parameter; give one", param=[*given][1])
     return next(iter(given.values()), True)
-
-
-def embedding_requests(
-    names: Sequence[str], prompts: Sequence[list[int]], call: Call, body: ClassFields
-) -> list[GenerationRequest]:
-    """To an engine of --is-embedding, one for each prompt."""
-    options, received = call.options(body), time.time()
-    return [
-        GenerationRequest(*(name, prompt, EMBEDDING_PARAMS), received=received, options=options, first_index=index)
-        for index, (name, prompt) in enumerate(zip(names, prompts, strict=True))
-    ]
-
-
-async def run_requests(
-    context: Context,
-    call: Call,
-    body: ClassFields,
-    requests: Sequence[GenerationRequest],
-    names: FieldMap = AS_SENT,
-) -> list[RequestOutput]:
-    """The whole output of each.
-
-    Args:
-        names: what the client calls the engine's fields.
-
-    Raises:
-        PalladioError: one has failed, or was aborted.
-        HttpError: the client went away.
-    """
-    name = request_name(body, call.request_id)
-    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    stream = OutputStream(context, requests, name=name, origin=origin, names=names)
-    outputs, _ = await call.wait(collect(stream))
-    return [output if output.logprobs else embedded(output) for output in outputs]
-
-
-def usage_of(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
-    """Return OpenAI's usage of the prompts; tokens generated to read a probability do not count."""
-    num_tokens = sum(output.prompt_tokens for output in outputs)
-    cached = sum(output.cached_tokens for output in outputs)
-    return {
-        "prompt_tokens": num_tokens,
-        "completion_tokens": 0,
-        "total_tokens": num_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }

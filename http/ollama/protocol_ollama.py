@@ -1,4 +1,4 @@
-"""Ollama's POST /api/chat, /api/generate and /api/show: the requests."""
+"""Ollama's POST /api/chat, /api/generate, /api/embed, /api/embeddings and /api/show: the requests."""
 
 from typing import Annotated, Any, Literal
 
@@ -83,6 +83,31 @@ class OllamaGenerateRequest(OllamaFields):
     suffix: str | None = None
     template: str | None = None
     context: list[Any] | None = None
+
+
+LOADING = frozenset(  # options that say how Ollama loads a model
+    (
+        *("num_ctx", "num_keep", "num_gqa", "rope_frequency_base", "rope_frequency_scale", "num_batch", "num_gpu"),
+        *("main_gpu", "num_thread", "numa", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mmap", "use_mlock"),
+        "embedding_only",
+    )
+)
+
+
+class OllamaEmbedRequest(WireModel):
+    model: Annotated[str, Field(min_length=1)]
+    input: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    truncate: bool | None = None
+    dimensions: int | None = None
+    options: OllamaOptions | None = None
+    keep_alive: str | float | None = None
+
+
+class OllamaEmbeddingsRequest(WireModel):
+    model: Annotated[str, Field(min_length=1)]
+    prompt: str | None = None
+    options: OllamaOptions | None = None
+    keep_alive: str | float | None = None
 
 
 class ShowRequest(WireModel):

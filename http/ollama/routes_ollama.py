@@ -1,4 +1,4 @@
-"""Ollama's /api/chat, /api/generate, /api/tags, /api/show, /api/ps and /api/version."""
+"""Ollama's /api/chat, /api/generate, /api/embed, /api/tags, /api/show, /api/ps and /api/version."""
 
 import datetime
 import hashlib
@@ -11,8 +11,16 @@ from palladio.http.chat.chat_run import ChatRun
 from palladio.http.generation.context import Call, Context
 from palladio.http.generation.event_stream import EventStream
 from palladio.http.ollama.ollama_chat import OllamaChat
+from palladio.http.ollama.ollama_embed import embed, embed_one
 from palladio.http.ollama.ollama_lines import OllamaLines, head
-from palladio.http.ollama.protocol_ollama import OllamaChatRequest, OllamaFields, OllamaGenerateRequest, ShowRequest
+from palladio.http.ollama.protocol_ollama import (
+    OllamaChatRequest,
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+    OllamaFields,
+    OllamaGenerateRequest,
+    ShowRequest,
+)
 from palladio.http.prompts.text_encoding import entries_size, run_encoding
 from palladio.http.wire.body import JsonBody, describe_body
 from palladio.http.wire.fields import WarningList, Warnings
@@ -50,6 +58,7 @@ def ollama_router(context: Context) -> APIRouter:
         translated = OllamaChat(body, model, warnings, ids)
         return await _answer(context, Call.of(request, before), body, translated, warnings.found)
 
+    _add_embeddings(router, context)
     _add_models(router, context)
     return router
 
@@ -88,6 +97,25 @@ def served_name(context: Context, asked: str) -> str:
         return context.names.answering(asked)
     short = (served for served in context.names.shown if served.rstrip("/").rpartition("/")[2] == name)
     return context.names.answering(next(short, name))
+
+
+def _add_embeddings(router: APIRouter, context: Context) -> None:
+    many_reader = JsonBody(OllamaEmbedRequest, context.note_warning, of_any_type=True)
+    one_reader = JsonBody(OllamaEmbeddingsRequest, context.note_warning, of_any_type=True)
+
+    @router.post("/api/embed", openapi_extra=describe_body(OllamaEmbedRequest), response_model=None)
+    async def embed_texts(request: Request) -> Response:
+        body, before = await many_reader.read(request)
+        context.require_ready()
+        served_name(context, body.model)
+        return await embed(context, Call.of(request, before), body)
+
+    @router.post("/api/embeddings", openapi_extra=describe_body(OllamaEmbeddingsRequest), response_model=None)
+    async def embed_text(request: Request) -> Response:
+        body, before = await one_reader.read(request)
+        context.require_ready()
+        served_name(context, body.model)
+        return await embed_one(context, Call.of(request, before), body)
 
 
 def _add_models(router: APIRouter, context: Context) -> None:

@@ -14,6 +14,7 @@ from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.front.requests.intake import LengthLimit
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError, RenderLimitError
 from palladio.runtime.interface.request.grammar_spec import Grammar
+from palladio.runtime.interface.request.pooling_params import EncodedText
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -154,9 +155,9 @@ class TextEncoder:
         if len(text) > max(LONG_TEXT, LengthLimit.of(self._engine.info).limit * self._find_longest_token()):
             return None
         spans = self.tokenizer.spans(text, add_special_tokens)
-        return None if spans is None else truncation.cut(spans, *(self._find_frame() if add_special_tokens else ()))
+        return None if spans is None else truncation.cut(spans, *(self.find_frame() if add_special_tokens else ()))
 
-    def encode_pair(self, first: str, second: str, add_special_tokens: bool, limit: int | None) -> list[int]:
+    def encode_pair(self, first: str, second: str, add_special_tokens: bool, limit: int | None) -> EncodedText:
         """Encode two texts together, as `Tokenizer.encode_pair` does.
 
         Raises:
@@ -202,7 +203,7 @@ class TextEncoder:
 
     def _encode_cut(self, text: str, truncation: Truncation, add_special_tokens: bool) -> list[int]:
         """Tokenizes no more than what holds the tokens that stay, even with the longest token everywhere."""
-        frame = self._find_frame() if add_special_tokens else ()
+        frame = self.find_frame() if add_special_tokens else ()
         tokenizer = self.tokenizer
         if len(text) > LONG_TEXT:
             enough = truncation.limit * self._find_longest_token() + CUT_MARGIN
@@ -213,7 +214,7 @@ class TextEncoder:
             # it has become shorter: white space that the tokenizer joins, for example
         return truncation.cut(tokenizer.encode(text, add_special_tokens), *frame)
 
-    def _find_frame(self) -> tuple[int, int]:
+    def find_frame(self) -> tuple[int, int]:
         """How many special tokens the tokenizer puts before and behind a text."""
         if self._frame is None:
             plain, framed = (self.tokenizer.encode("a", add_special_tokens=added) for added in (False, True))

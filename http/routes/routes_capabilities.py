@@ -1,7 +1,7 @@
 """GET /v1/capabilities: what the running model and this server can do, out of the tables that requests meet."""
 
-import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,6 +12,7 @@ from palladio.http.generation.scored_pairs import is_judge
 from palladio.http.reasoning.family import ReasoningFamily
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from palladio.runtime.interface.request.foreign_fields import verdicts
+from palladio.runtime.interface.request.pooling_params import VectorKind
 from palladio.runtime.interface.request.sampling_params import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
@@ -28,11 +29,16 @@ _GENERATING = frozenset(
         *("/api/chat", "/api/generate", "/v1/chat/completions/batch"),
     )
 )
-_EMBEDDING = frozenset(("POST /v1/embeddings", "POST /v2/embed"))
+_EMBEDDING = frozenset(
+    f"POST {path}" for path in ("/v1/embeddings", "/v2/embed", "/embed", "/api/embed", "/api/embeddings")
+)
+_OF_KINDS: Mapping[VectorKind, frozenset[str]] = MappingProxyType(
+    {"tokens": frozenset(("POST /embed_all",)), "sparse": frozenset(("POST /embed_sparse",))}
+)
 _ENCODING = frozenset(("POST /encode", "POST /pooling"))
 _SCORING = frozenset(("POST /v1/score", "POST /score"))
 _RERANKING = frozenset(f"POST {path}" for path in ("/v1/rerank", "/rerank", "/v2/rerank"))
-_CLASSIFYING = frozenset(("POST /v1/classify", "POST /classify"))
+_CLASSIFYING = frozenset(("POST /v1/classify", "POST /classify", "POST /predict"))
 
 
 def capabilities_router(context: Context) -> APIRouter:
@@ -73,9 +79,15 @@ def _model(context: Context) -> dict[str, Any]:
 
 
 def _shown(embedding: EmbeddingSpec | None) -> dict[str, Any] | None:
-    names = ("size", "pooling", "normalized")
-    values = None if embedding is None else dataclasses.asdict(embedding)
-    return values and {name: values[name] for name in names}
+    if embedding is None:
+        return None
+    return {
+        "size": embedding.size,
+        "pooling": embedding.pooling,
+        "normalized": embedding.normalized,
+        "kinds": list(embedding.kinds),
+        "prompts": list(embedding.prompts),
+    }
 
 
 def _has_template(context: Context) -> bool:
@@ -109,14 +121,16 @@ def _limits(context: Context) -> dict[str, int]:
 
 def _closed(context: Context) -> frozenset[str]:
     """Routes that this server answers with a 400."""
-    embedding = context.engine.info.embedding
+    embedding, nothing = context.engine.info.embedding, frozenset[str]()
+    known = () if embedding is None or embedding.classes is not None else embedding.kinds
+    other_kinds = nothing.union(*(routes for kind, routes in _OF_KINDS.items() if kind not in known))
     if embedding is None:
-        pairs = frozenset[str]() if is_judge(context) else _RERANKING
-        return _EMBEDDING | _ENCODING | _CLASSIFYING | pairs
+        pairs = nothing if is_judge(context) else _RERANKING
+        return _EMBEDDING | _ENCODING | _CLASSIFYING | pairs | other_kinds
     if embedding.classes is None:
-        return _GENERATING | _CLASSIFYING
-    pairs = frozenset[str]() if len(embedding.classes.labels) == 1 else _SCORING | _RERANKING
-    return _GENERATING | _EMBEDDING | pairs
+        return _GENERATING | _CLASSIFYING | other_kinds
+    pairs = nothing if len(embedding.classes.labels) == 1 else _SCORING | _RERANKING
+    return _GENERATING | _EMBEDDING | pairs | other_kinds
 
 
 def _routes(context: Context, schema: Mapping[str, Any]) -> list[dict[str, Any]]:

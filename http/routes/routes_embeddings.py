@@ -1,35 +1,39 @@
 """POST /v1/embeddings, and POST /encode, SGLang's native route."""
 
-import base64
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Call, Context, Endpoint
-from palladio.http.generation.output_stream import OutputStream
-from palladio.http.generation.params import request_name
-from palladio.http.generation.prompts import encode_prompts, given_prompts, numbered_ids, prompt_names, split_prompts
-from palladio.http.generation.whole import feed
+from palladio.http.generation.embedded_texts import (
+    TextInputs,
+    embed_texts,
+    encode_texts,
+    prompt_before,
+    require_vectors,
+    run_requests,
+    text_truncation,
+)
+from palladio.http.generation.prompts import given_prompts, prompt_names
+from palladio.http.generation.vector_forms import (
+    VectorForm,
+    check_forms,
+    in_form,
+    json_response,
+    kinds_of,
+    num_values,
+    vectors_of,
+)
 from palladio.http.prompts.text_encoding import run_encoding
 from palladio.http.wire.fields import FieldMap
+from palladio.http.wire.protocol import PromptFields
 from palladio.http.wire.protocol_embeddings import EmbeddingRequest, EncodeRequest
 from palladio.runtime.front.requests.sglang_requests import expand_requests
 from palladio.runtime.front.requests.sglang_results import encode_results
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.request.embedding import (
-    EMBEDDING_PARAMS,
-    Vectors,
-    check_dimensions,
-    embedded,
-    read_vectors,
-)
-from palladio.runtime.interface.request.generation_request import GenerationRequest
-
-MAX_INPUTS = 2048  # OpenAI's
+from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS, check_dimensions
 
 
 async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest) -> Response:
@@ -38,44 +42,45 @@ async def create_embeddings(context: Context, call: Call, body: EmbeddingRequest
         PalladioError: what went wrong.
         HttpError: the client went away.
     """
-    spec, received = context.require_embedding(), time.time()
-    if spec.classes is not None:
-        raise InvalidRequestError("this server's model classifies texts: use /v1/classify, /v1/score or /v1/rerank")
+    spec = require_vectors(context)
     model = context.names.answering(body.model)
     check_dimensions(body.dimensions, spec)
-    name, options = request_name(body, call.request_id), call.options(body)
-    names = FieldMap(paths={"prompt": "input"})
-    with names.renaming():
-        prompts = split_prompts(body.input, "input")
-        check_num_inputs(len(prompts), "input")
-        truncation = context.facts.truncation(body.truncate_prompt_tokens, 0)
-        ids = await encode_prompts(
-            context.encoder, prompts, add_special_tokens=body.add_special_tokens is not False, truncation=truncation
-        )
-    requests = [
-        GenerationRequest(
-            *(request_id, prompt_ids, EMBEDDING_PARAMS), received=received, options=options, first_index=position
-        )
-        for position, (request_id, prompt_ids) in enumerate(zip(numbered_ids(name, len(ids)), ids, strict=True))
-    ]
+    if body.embedding_types is not None and body.encoding_format is not None:
+        message = "embedding_types and encoding_format must not both be given"
+        raise InvalidRequestError(message, param="encoding_format")
+    forms: list[VectorForm] = [*dict.fromkeys(body.embedding_types or (body.encoding_format or "float",))]
+    check_forms(forms, spec, body.dimensions, "dimensions")
+    prompt, call = prompt_before(context, call, spec, body.input_type, body.input)
+    texts = TextInputs(
+        given=body.input,
+        param="input",
+        prompt=prompt,
+        with_special=body.add_special_tokens is not False,
+        truncation=text_truncation(context, spec, body.truncate_prompt_tokens, body.truncation_side),
+        kinds=kinds_of(forms),
+    )
+    ends = await embed_texts(context, call, body, texts, spec)
 
-    def write(ends: list[RequestOutput], vectors: Vectors) -> dict[str, Any]:
+    def write() -> Response:
+        columns = {form: in_form(form, ends, body.dimensions, spec) for form in forms}
+        rows: list[Any] = columns[forms[0]]
+        if body.embedding_types is not None:
+            rows = [{form: column[index] for form, column in columns.items()} for index in range(len(ends))]
         num_tokens = sum(end.prompt_tokens for end in ends)
-        rows: list[Any] = list(vectors)
-        if body.encoding_format == "base64":
-            rows = [base64.b64encode(row.tobytes()).decode() for row in rows]
-        return {
-            "object": "list",
-            "data": [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)],
-            "model": model,
-            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-            **call.warnings.fields(),
-        }
+        return json_response(
+            {
+                "object": "list",
+                "data": [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)],
+                "model": model,
+                "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+                **call.warnings.fields(),
+            }
+        )
 
-    return await _answer(context, call, body, name, requests, names, write)
+    return await run_encoding(write, num_values(ends, spec))
 
 
-async def encode_texts(context: Context, call: Call, body: EncodeRequest) -> Response:
+async def encode_natively(context: Context, call: Call, body: EncodeRequest) -> Response:
     """SGLang's results: embeddings, or the logits of classes.
 
     Raises:
@@ -86,12 +91,14 @@ async def encode_texts(context: Context, call: Call, body: EncodeRequest) -> Res
     context.names.answering(body.model)
     check_dimensions(body.dimensions, spec)
     given, param = given_prompts(body.text, body.input_ids)
-    prompts = split_prompts(given, param)
-    check_num_inputs(len(prompts), param)
-    name, ids = prompt_names(body.rid, call.request_id, len(prompts))
+    truncation = text_truncation(context, spec, None)
+    prompt, _ = prompt_before(context, call, spec, None, given)
+    texts = TextInputs(given=given, param=param, prompt=prompt, truncation=truncation)
+    each = texts.each
+    _, ids = prompt_names(body.rid, call.request_id, len(each))
     names = FieldMap(paths={"prompt": param})
     with names.renaming():
-        prompt_ids = await encode_prompts(context.encoder, prompts, truncation=context.facts.truncation(None, 0))
+        encoded = await encode_texts(context, spec, texts)
     options = {
         "cache_salt": body.cache_salt,
         "extra_key": body.extra_key,
@@ -101,55 +108,24 @@ async def encode_texts(context: Context, call: Call, body: EncodeRequest) -> Res
         "owner": call.caller.owner,
     }
     requests, _, _ = expand_requests(
-        input_ids=prompt_ids, sampling_params=EMBEDDING_PARAMS, rid=ids, options=options, received=received
+        input_ids=[one.ids for one in encoded],
+        sampling_params=EMBEDDING_PARAMS,
+        rid=ids,
+        options=options,
+        pooling=[one.pooling() for one in encoded],
+        received=received,
     )
+    rid = body.rid if isinstance(body.rid, str) else None
+    plain = PromptFields(rid=rid, no_logs=body.no_logs, log_metrics=body.log_metrics)
+    ends: list[RequestOutput] = await run_requests(context, call, plain, requests, names)
 
-    def write(ends: list[RequestOutput], vectors: Vectors) -> Any:
-        results = encode_results(ids, ends, list(vectors), context.engine.model.version)
+    def write() -> Response:
+        results = encode_results(ids, ends, list(vectors_of(ends, body.dimensions, spec)), context.engine.model.version)
         results[0] |= call.warnings.fields()
-        return results if prompts is given else results[0]
+        return json_response(results if each is given else results[0])
 
-    return await _answer(context, call, body, name, requests, names, write)
-
-
-async def _answer(
-    context: Context,
-    call: Call,
-    body: EmbeddingRequest | EncodeRequest,
-    name: str,
-    requests: Sequence[GenerationRequest],
-    names: FieldMap,
-    write: Callable[[list[RequestOutput], Vectors], Any],
-) -> Response:
-    """Run the requests, and answer with their embeddings.
-
-    Args:
-        names: what the client calls the engine's fields.
-        write: (outputs of the prompts, their vectors) → answer; called in a thread.
-    """
-    spec = context.require_embedding()
-    origin = call.origin(no_logs=body.no_logs, log_metrics=body.log_metrics)
-    ends: list[RequestOutput] = []  # the only output of each prompt
-    stream = OutputStream(context, requests, name=name, origin=origin, names=names)
-    await call.wait(feed(stream, lambda output: ends.append(embedded(output))))
-    ends.sort(key=lambda end: end.index)
-
-    def encode() -> Response:
-        vectors = read_vectors([end.embedding or b"" for end in ends], body.dimensions, spec)
-        content = orjson.dumps(write(ends, vectors), option=orjson.OPT_SERIALIZE_NUMPY)
-        return Response(content, media_type="application/json")
-
-    return await run_encoding(encode, spec.size * len(ends))
-
-
-def check_num_inputs(count: int, param: str) -> None:
-    """
-    Raises:
-        InvalidRequestError: a request has too many texts.
-    """
-    if count > MAX_INPUTS:
-        raise InvalidRequestError(f"{param} takes at most {MAX_INPUTS} texts, got {count}", param=param)
+    return await run_encoding(write, num_values(ends, spec))
 
 
 EMBEDDINGS = Endpoint("/v1/embeddings", EmbeddingRequest, create_embeddings)
-ENCODE = Endpoint("/encode", EncodeRequest, encode_texts)
+ENCODE = Endpoint("/encode", EncodeRequest, encode_natively)

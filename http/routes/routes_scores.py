@@ -8,9 +8,10 @@ import orjson
 from fastapi import Response
 
 from palladio.http.generation.context import Call, Context, Endpoint
+from palladio.http.generation.embedded_texts import run_requests, usage_of
 from palladio.http.generation.params import request_name
 from palladio.http.generation.prompts import MAX_SAMPLES, check_paired_size, encode_prompt, numbered_ids
-from palladio.http.generation.scored_pairs import MAX_PAIRS, PairScorer, run_requests, usage_of
+from palladio.http.generation.scored_pairs import MAX_PAIRS, PairScorer
 from palladio.http.prompts.text_encoding import Truncation, run_encoding
 from palladio.http.wire.fields import FieldMap
 from palladio.http.wire.protocol_scores import RerankRequest, RerankText, ScoreRequest
@@ -156,27 +157,60 @@ def _query_and_items(body: ScoreRequest) -> tuple[Any, list[Any]]:
 
 
 async def _rerank(context: Context, call: Call, body: RerankRequest) -> Response:
-    """The form of Jina and Cohere, which vLLM has too."""
+    """The form of Jina and Cohere, which vLLM has too; with `texts` that of Text Embeddings Inference."""
     model = context.names.answering(body.model)
-    documents = [text.text if isinstance(text, RerankText) else text for text in body.documents]
-    if not documents:
-        raise InvalidRequestError("documents must not be empty", param="documents")
+    documents, param = _documents(body)
     if not body.query:
         raise InvalidRequestError("query must not be empty", param="query")
-    _check_none_empty("documents", documents)
+    _check_none_empty(param, documents)
     top_n = body.top_n or len(documents)
     if top_n < 0:
         raise InvalidRequestError(f"top_n must be at least 1 (or 0 for all), got {top_n}", param="top_n")
     cut = await _cut_documents(context, documents, body.max_tokens_per_doc)
-    scorer = PairScorer(context=context, call=call, body=body, param="documents", instruction=body.instruct)
+    asked = body if body.texts is None else _as_documents(body)
+    scorer = PairScorer(context=context, call=call, body=asked, param=param, instruction=body.instruct)
     found = await scorer.score([(body.query, document) for document in cut])
     best = sorted(range(len(documents)), key=lambda index: -found.scores[index])[:top_n]
+    if body.texts is not None:
+        shown = {index: {"text": documents[index]} if body.return_text else {} for index in best}
+        return _json([{"index": index, "score": found.scores[index], **shown[index]} for index in best])
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": found.scores[index]} for index in best]
     if body.return_documents is not False:
         for result in results:
             result["document"] = {"text": documents[result["index"]]}
     name = f"rerank-{request_name(body, call.request_id)}"
     return _json({"id": name, "model": model, "usage": found.usage, "results": results, **call.warnings.fields()})
+
+
+_OF_TEXTS = ("raw_scores", "return_text", "truncate")
+_OF_DOCUMENTS = ("top_n", "return_documents", "max_tokens_per_doc", "use_activation", "activation", "softmax")
+
+
+def _documents(body: RerankRequest) -> tuple[list[str], str]:
+    """Return the texts to be sorted, and the client's name for them.
+
+    Raises:
+        InvalidRequestError: there are none, they are given under both names, or with fields of the other form.
+    """
+    if body.documents is None and body.texts is None:
+        raise InvalidRequestError("give documents, or texts as Text Embeddings Inference has them", param="documents")
+    if body.documents is not None and body.texts is not None:
+        raise InvalidRequestError("documents and texts must not both be given", param="texts")
+    param, others = ("documents", _OF_TEXTS) if body.texts is None else ("texts", _OF_DOCUMENTS)
+    for name in others:
+        if vars(body)[name] is not None:
+            raise InvalidRequestError(f"{name} has no effect with {param}", param=name)
+    given = body.texts if body.documents is None else body.documents
+    documents = [text.text if isinstance(text, RerankText) else text for text in given or ()]
+    if not documents:
+        raise InvalidRequestError(f"{param} must not be empty", param=param)
+    return documents, param
+
+
+def _as_documents(body: RerankRequest) -> RerankRequest:
+    """The fields of Text Embeddings Inference's form by the names of the other."""
+    cut = -1 if body.truncate and body.truncate_prompt_tokens is None else body.truncate_prompt_tokens
+    return body.model_copy(update={"use_activation": not body.raw_scores, "truncate_prompt_tokens": cut})
 
 
 async def _cut_documents(context: Context, documents: list[str], limit: int | None) -> list[str]:

@@ -75,8 +75,14 @@ class RerankText(WireModel):
 
 
 class RerankRequest(ClassFields):
+    """With `documents` the form of Jina, Cohere and vLLM; with `texts` that of Text Embeddings Inference."""
+
     query: str
-    documents: Annotated[list[str | RerankText], Field(fail_fast=True)]
+    documents: Annotated[list[str | RerankText], Field(fail_fast=True)] | None = None
+    texts: Annotated[list[str], Field(fail_fast=True)] | None = None
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+    truncate: bool | None = None
     top_n: int | None = None
     return_documents: bool | None = None
     max_tokens_per_doc: int | None = None

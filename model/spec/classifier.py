@@ -117,10 +117,7 @@ def _activation(config: Mapping[str, Any], num_labels: int) -> ClassActivation:
     function = own.get("activation_fn") if isinstance(own, Mapping) else None
     function = config.get("sbert_ce_default_activation_function") if function is None else function
     if function is not None:
-        name = str(function).rpartition(".")[2]
-        if name not in _FUNCTIONS:
-            raise ConfigError(f"activation_fn: {shown(function)} is not supported; only {', '.join(_FUNCTIONS)} are")
-        return _FUNCTIONS[name]
+        return class_activation(function)
     problem = config.get("problem_type")
     if problem is not None:
         if problem not in _PROBLEMS:
@@ -128,3 +125,15 @@ def _activation(config: Mapping[str, Any], num_labels: int) -> ClassActivation:
         if not (problem == "single_label_classification" and num_labels == 1):
             return _PROBLEMS[problem]
     return "sigmoid" if num_labels == 1 else "softmax"
+
+
+def class_activation(function: object) -> ClassActivation:
+    """Return the activation that sentence-transformers names by the path of torch's class.
+
+    Raises:
+        ConfigError: it is another one.
+    """
+    name = str(function).rpartition(".")[2]
+    if name not in _FUNCTIONS:
+        raise ConfigError(f"activation_fn: {shown(function)} is not supported; only {', '.join(_FUNCTIONS)} are")
+    return _FUNCTIONS[name]

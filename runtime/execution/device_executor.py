@@ -85,7 +85,7 @@ class DeviceExecutor:
         self._on_call(None, ())
         state = self.state
         _delete((state.of_requests, state.last_hidden, state.hidden))  # first: there is no room for both
-        fresh = self.programs.design.shape.allocate(state.weights, self._num_pages)
+        fresh = self.programs.design.shape.allocate(state.weights, self._num_pages, state.pooling_weights)
         self._put(**fresh._replace(head=state.head, all_allowed=state.all_allowed)._asdict())
 
     def use_weights(self, weights: Weights) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from palladio.runtime.execution.batch.batch_builder import BatchBuilder, HostBatch, StepForm
 from palladio.runtime.execution.batch.media_rows import ROWS_PER_CALL, MediaRows, has_media, num_calls
-from palladio.runtime.execution.batch.reading import InFlightStep, Int32Array, read_batch
+from palladio.runtime.execution.batch.reading import InFlightStep, Int32Array, Pooled, read_batch, wants_tokens
 from palladio.runtime.execution.compiled.build_order import BuildOrder
 from palladio.runtime.execution.device_executor import DeviceExecutor
 from palladio.runtime.execution.programs.cache_programs import (
@@ -20,13 +20,13 @@ from palladio.runtime.execution.programs.cache_programs import (
     Tables,
 )
 from palladio.runtime.execution.programs.draft_programs import Draft, Verify
+from palladio.runtime.execution.programs.pool_programs import Pool, PoolTokens
 from palladio.runtime.execution.programs.program import Program, ProgramKey
 from palladio.runtime.execution.programs.step_programs import (
     RESET_TOKENS,
     Decode,
     Forward,
     ForwardMedia,
-    Pool,
     Reset,
     Sample,
     Score,
@@ -219,10 +219,19 @@ class ModelRunner:
         return self._is_lazy or self._key(Decode, form.layout.num_requests, tier) in self.programs.built
 
     def _pool(self, forwarded: ForwardedStep) -> InFlightStep:
-        step, form = forwarded.planned, forwarded.form
-        key = Pool.key_of(form.layout.num_requests, form.layout.num_tokens)
-        vectors = self.executor.run(key, [host.forward for host in forwarded.hosts])
-        return InFlightStep(step, None, None, form.bucket_size, 1, vectors, vectors if form.num_sampled else None)
+        step, form, pooling = forwarded.planned, forwarded.form, self.shape.pooling
+        assert pooling is not None, "else it would sample"
+        sizes = form.layout.num_requests, form.layout.num_tokens
+        vectors: jax.Array | None = None
+        of_tokens: jax.Array | None = None
+        if pooling.methods:
+            vectors = self.executor.run(Pool.key_of(*sizes), [host.forward for host in forwarded.hosts])
+        if pooling.gives_tokens and (vectors is None or wants_tokens(step)):
+            of_tokens = self.executor.run(PoolTokens.key_of(*sizes))
+        last = of_tokens if vectors is None else vectors
+        assert last is not None, "a model without methods gives vectors of tokens"
+        pooled = Pooled(vectors, of_tokens) if form.num_sampled else None
+        return InFlightStep(step, None, None, form.bucket_size, 1, last, pooled)
 
     def _sample(self, forwarded: ForwardedStep, masks: list[Int32Array] | None) -> InFlightStep:
         form, hosts, tier, last_array = forwarded.form, forwarded.hosts, forwarded.tier, forwarded.last_array

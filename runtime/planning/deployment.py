@@ -17,6 +17,7 @@ from palladio.model.functional import ModelStructure, flatten_model, unflatten_m
 from palladio.model.layers.moe import SparseMLP
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import abstract_model
+from palladio.model.pooling.pooling_spec import PoolingSpec
 from palladio.model.weights.kinds import WeightKinds
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
@@ -32,7 +33,6 @@ from palladio.runtime.execution.programs.program import ProgramDesign, StaticMod
 from palladio.runtime.execution.programs.programs import declare_programs
 from palladio.runtime.execution.state.device_state import DeviceShape, Weights, bytes_per_device
 from palladio.runtime.interface.config.config import EngineConfig
-from palladio.runtime.interface.request.embedding import Pooling
 from palladio.runtime.planning.hardware import Slice
 from palladio.runtime.planning.workspace_estimate import WorkspaceEstimate
 from palladio.runtime.scheduling.batch.buckets import Buckets
@@ -144,7 +144,7 @@ class Deployment:
                 num_shards, num_ranks, num_expert_parts, shares_experts=parallel.enable_dp_attention
             )
         )
-        pooling = Pooling() if config.source.is_embedding else None  # other methods keep a row more for each request
+        pooling = PoolingSpec() if config.source.is_embedding else None  # other methods keep more of each request
         shape = device_shape(config, layout, limits, dtypes, over, model.vocab_size, pooling)
         shapes = KnownShapes(model) if known is None else known
         if mesh is None:

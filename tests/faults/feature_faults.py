@@ -6,6 +6,7 @@ from tests.faults.dashboard_faults import DASHBOARD_FAULTS
 from tests.faults.database_faults import DATABASE_FAULTS
 from tests.faults.front_faults import FRONT_FAULTS
 from tests.faults.page_faults import PAGE_FAULTS
+from tests.faults.pooling_faults import POOLING_FAULTS
 from tests.faults.ray_faults import RAY_FAULTS
 from tests.faults.router_faults import ROUTER_FAULTS
 from tests.faults.thought_faults import THOUGHT_FAULTS
@@ -18,6 +19,7 @@ FEATURE_FAULTS = (
     *DATABASE_FAULTS,
     *FRONT_FAULTS,
     *PAGE_FAULTS,
+    *POOLING_FAULTS,
     *RAY_FAULTS,
     *ROUTER_FAULTS,
     *THOUGHT_FAULTS,

@@ -290,9 +290,9 @@ MODEL_FAULTS = (
     ),
     Fault(
         "the last token but one is pooled",
-        "runtime/execution/steps/pooler.py",
-        "vectors = _rows(hidden, ends - 1)",
-        "vectors = _rows(hidden, ends - 2)",
+        "model/pooling/pool.py",
+        "parts.append(_rows(vectors_of_tokens, rows.ends - 1))",
+        "parts.append(_rows(vectors_of_tokens, rows.ends - 2))",
         CLASSES,
     ),
     Fault(

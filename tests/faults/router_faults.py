@@ -79,7 +79,7 @@ ROUTER_FAULTS = (
     ),
     Fault(
         "bits of an embedding say which numbers are positive",
-        "http/routes/routes_pooling.py",
+        "http/generation/vector_forms.py",
         "np.packbits(vectors >= 0, axis=-1).tolist()",
         "np.packbits(vectors < 0, axis=-1).tolist()",
         ("tests/http/routes/test_pooling.py",),

@@ -97,8 +97,11 @@ def weight_files(path: Path) -> list[Path]:
     # Mistral's repositories hold the weights a second time, under other names.
     found = [file for file in found if not file.name.startswith("consolidated")] or found
     if not found:
+        torch_file = next(iter(find_files(path, "pytorch_model*.bin")), None)
         raise CheckpointError(
             f"no *.safetensors files in {path}; PyTorch .bin files are not supported: convert them to safetensors"
+            if torch_file is None
+            else f"{torch_file} is not read, and there are no *.safetensors files beside it: convert it to safetensors"
         )
     return found
 

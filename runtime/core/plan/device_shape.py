@@ -7,6 +7,7 @@ from palladio.model.config.config import ModelConfig
 from palladio.model.functional import ModelStructure, flatten_model
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.load_model import abstract_model
+from palladio.model.pooling.pooling_spec import PoolingSpec
 from palladio.pallas_kernels.choice import Kernels
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.dtypes import Dtypes
@@ -16,7 +17,6 @@ from palladio.runtime.execution.state.device_state import DeviceShape, Weights
 from palladio.runtime.execution.state.proposer import NgramProposer, Proposer
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.config.speculative_config import SpeculativeConfig
-from palladio.runtime.interface.request.embedding import Pooling
 
 
 def abstract_weights(
@@ -35,7 +35,7 @@ def device_shape(
     dtypes: Dtypes,
     mesh: Mesh,
     num_valid_tokens: int,
-    pooling: Pooling | None,
+    pooling: PoolingSpec | None,
     target: Target = Target(),
 ) -> DeviceShape:
     """The shape of a device's state.
@@ -65,7 +65,7 @@ def device_shape(
         mesh=mesh,
         target=target,
         pooling=pooling,
-        pooled_size=model.hidden_size if pooling is not None and pooling.reads_all else 0,
+        pooled_size=0 if pooling is None else pooling.num_carried * pooling.token_size(model.hidden_size),
         proposer=proposer_of(config.speculative),
         has_plain_tier=limits.has_plain_tier,
         joined_rows=limits.joined_rows,

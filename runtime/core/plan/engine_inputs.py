@@ -12,6 +12,9 @@ from palladio.model.config.config import ModelConfig, read_model_dir
 from palladio.model.config.config_overrides import overrides_of
 from palladio.model.loading.layout.tensor_layout import TensorLayout
 from palladio.model.loading.stored_config import agree_with_weights
+from palladio.model.pooling.pooling_files import MODULES_FILE, read_pooling
+from palladio.model.pooling.pooling_spec import PoolingSpec
+from palladio.model.pooling.text_settings import TextSettings
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.plan.class_tokens import vocabulary, with_class_tokens
 from palladio.runtime.core.plan.dtypes import Dtypes
@@ -20,19 +23,21 @@ from palladio.runtime.core.plan.sizing import EngineLimits, check_encoder, check
 from palladio.runtime.core.plan.small_gguf import as_multiplied
 from palladio.runtime.interface.config.config import EngineConfig
 from palladio.runtime.interface.errors import ConfigError
-from palladio.runtime.interface.request.embedding import Pooling
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInputs:
     """
     Attributes:
+        config: the flags; the context length is that of the texts that the model was made for, if no flag gives it.
         device: the first one. path: of the model's folder.
         limits: as flags, model and platform suggest; states of layers may lower them.
         num_valid_tokens: ids that may be sampled.
         pooling: of --is-embedding; None: the engine generates text.
+        texts: how texts of an engine of --is-embedding are prepared.
     """
 
+    config: EngineConfig
     device: jax.Device
     target: Target
     defaults: PlatformDefaults
@@ -43,7 +48,8 @@ class EngineInputs:
     mesh: Mesh
     layout: TensorLayout
     num_valid_tokens: int
-    pooling: Pooling | None
+    pooling: PoolingSpec | None
+    texts: TextSettings
 
     @classmethod
     def of(cls, config: EngineConfig, device: jax.Device) -> Self:
@@ -54,7 +60,10 @@ class EngineInputs:
         target = Target.of(device)
         defaults = PlatformDefaults.of(device.platform, target.kind)
         path = Path(config.source.model_path)  # a local directory: resolved before the core was created
-        model = as_multiplied(_model_config(config, path), path, device.platform, config.source.quantization)
+        texts = TextSettings.of(path) if config.source.is_embedding else TextSettings()
+        read = _model_config(config, path, texts)
+        model = as_multiplied(read, path, device.platform, config.source.quantization)
+        config = _of_length(config, model, texts)
         limits = EngineLimits.of(config, model, defaults)
         model = model.for_context(limits.context_length)
         dtypes = Dtypes.of(config, target, model)
@@ -64,6 +73,7 @@ class EngineInputs:
         mesh = _mesh(config)
         layout = TensorLayout.over(model, mesh)
         return cls(
+            config=config,
             device=device,
             target=target,
             defaults=defaults,
@@ -75,14 +85,27 @@ class EngineInputs:
             layout=layout,
             num_valid_tokens=_num_valid_tokens(config, path, layout.stored.vocab_size),
             pooling=_pooling_of(model, path) if config.source.is_embedding else None,
+            texts=texts,
         )
 
 
-def _model_config(config: EngineConfig, path: Path) -> ModelConfig:
+def _of_length(config: EngineConfig, model: ModelConfig, texts: TextSettings) -> EngineConfig:
+    """The flags with the length of texts that the model was made for, unless they give another."""
+    if config.source.context_length is not None or texts.max_length is None:
+        return config
+    length = min(texts.max_length, model.max_position_embeddings)
+    return dataclasses.replace(config, source=dataclasses.replace(config.source, context_length=length))
+
+
+def _model_config(config: EngineConfig, path: Path, texts: TextSettings) -> ModelConfig:
     config_and_generation = read_model_dir(path, overrides_of(config.source.json_model_override_args))
     model = ModelConfig.from_hf(*config_and_generation, config.source.family_module)
     if config.source.is_embedding:
         model = with_class_tokens(dataclasses.replace(model, has_head=False), _tokenizer_folder(config, path))
+        if model.classifier is not None and texts.activation is not None:
+            model = dataclasses.replace(
+                model, classifier=dataclasses.replace(model.classifier, activation=texts.activation)
+            )
     elif not model.has_head:
         raise ConfigError(
             f"architectures: {model.architecture!r} has no language-model head; start it with --is-embedding"
@@ -95,14 +118,25 @@ def _tokenizer_folder(config: EngineConfig, path: Path) -> Path:
     return Path(config.source.tokenizer_path or path)
 
 
-def _pooling_of(model: ModelConfig, path: Path) -> Pooling:
-    """How an engine of --is-embedding pools; a decoder that classifies looks at a text's last token."""
-    if model.encoder is None:
-        return Pooling.of(path) if model.classifier is None else Pooling("last", normalizes=False)
-    head = model.encoder.head
-    if model.classifier is None or head is None:
-        return Pooling.of(path, default="mean")
-    return Pooling(head.pooling, normalizes=False)
+def _pooling_of(model: ModelConfig, path: Path) -> PoolingSpec:
+    """How an engine that makes embeddings pools; a decoder that classifies looks at a text's last token.
+
+    Raises:
+        ConfigError: the files of pooling are wrong, or ask for what only an encoder gives.
+    """
+    encoder = model.encoder
+    if model.classifier is not None:
+        head = None if encoder is None else encoder.head
+        return PoolingSpec(("last" if head is None else head.pooling,), ())
+    default = PoolingSpec() if encoder is None else PoolingSpec(("mean",))
+    pooling = read_pooling(path, model.hidden_size, default)
+    if not pooling.methods:
+        if encoder is None:
+            raise ConfigError(f"{path / MODULES_FILE}: vectors of single tokens need an encoder; add a Pooling")
+        pooling = dataclasses.replace(pooling, gives_tokens=True)
+    if not pooling.includes_prompt and pooling.reads_all:
+        raise ConfigError(f"{path}: include_prompt: false of its Pooling is not supported; set it to true")
+    return pooling
 
 
 def _mesh(config: EngineConfig) -> Mesh:

@@ -15,6 +15,7 @@ import jax
 from palladio.model.config.config import ModelConfig
 from palladio.model.functional import ModelStructure
 from palladio.model.loading.layout.tensor_layout import TensorLayout
+from palladio.model.pooling.text_settings import TextSettings
 from palladio.pallas_kernels.choice import Kernels
 from palladio.runtime.core.plan.device_shape import abstract_weights, device_shape
 from palladio.runtime.core.plan.dtypes import Dtypes
@@ -98,6 +99,7 @@ class EnginePlan:
     kernels: what the model runs on. shape: of the device's state. plan: who gets the memory.
     memory: of each device, before anything of the model was on it. chosen: the kernels, with their shapes.
     programs: declared, not built. compile: when they are. store: of exported programs; None: there is none.
+    texts: how texts of an engine of --is-embedding are prepared.
     """
 
     config: EngineConfig
@@ -116,6 +118,7 @@ class EnginePlan:
     programs: StepPrograms
     compile: CompileMode
     store: ProgramStore | None
+    texts: TextSettings
 
     @classmethod
     def of(
@@ -148,6 +151,7 @@ class EnginePlan:
         device = _device_of(config, on_progress) if instead_of is None else instead_of.device
         monitor = CompileMonitor()
         inputs = EngineInputs.of(config, device)
+        config = inputs.config
         sizes = _Sizes.of(config, inputs, agree, skipped, None if instead_of is None else instead_of.memory)
         limits, shape, buckets = sizes.limits, sizes.shape, sizes.buckets
         chosen = sizes.chosen(inputs)
@@ -195,6 +199,7 @@ class EnginePlan:
             programs=declare(plan.num_pages),
             compile=compile_mode(config, inputs.defaults),
             store=stores.exports,
+            texts=inputs.texts,
         )
 
 

@@ -81,7 +81,7 @@ def _num_snapshots(config: EngineConfig, limits: EngineLimits, shape: DeviceShap
         room: bytes of pages, states and snapshots.
     """
     given, pooling = config.cache.state_snapshot_bytes, shape.pooling
-    is_shared = pooling is None or pooling.method == "last"
+    is_shared = pooling is None or not pooling.reads_all
     if config.cache.disable_radix_cache or not is_shared or limits.chunk == -1 or given == 0:
         return 0
     if given is not None:

@@ -3,9 +3,11 @@
 import jax.numpy as jnp
 
 from palladio.model.config.config import ModelConfig
+from palladio.model.pooling.pooling_spec import PoolingSpec
+from palladio.model.pooling.text_settings import TextSettings
 from palladio.runtime.core.plan.engine_plan import EnginePlan
 from palladio.runtime.interface.messages.engine_state import EngineReady, WeightsSize
-from palladio.runtime.interface.request.embedding import ClassSpec, EmbeddingSpec, Pooling
+from palladio.runtime.interface.request.embedding import ClassSpec, EmbeddingSpec
 from palladio.runtime.interface.request.input_embeds import EmbedsSpec
 
 
@@ -35,7 +37,7 @@ def ready_of(design: EnginePlan, seconds: float, weights: WeightsSize) -> Engine
         attention_kernels=design.kernels.attention
         if design.model.encoder is None
         else design.kernels.segment_attention,
-        embedding=None if pooling is None else _embedding(design.model, pooling),
+        embedding=None if pooling is None else _embedding(design.model, pooling, design.texts),
         num_ranks=design.shape.ranks.num_ranks,
         weights=weights,
         embeds=EmbedsSpec(design.shape.hidden_size, float(jnp.finfo(design.shape.dtype).max))
@@ -47,11 +49,29 @@ def ready_of(design: EnginePlan, seconds: float, weights: WeightsSize) -> Engine
     )
 
 
-def _embedding(model: ModelConfig, pooling: Pooling) -> EmbeddingSpec:
+def _embedding(model: ModelConfig, pooling: PoolingSpec, texts: TextSettings) -> EmbeddingSpec:
     classifier, is_encoder = model.classifier, model.encoder is not None
     if classifier is None:
-        return EmbeddingSpec(model.hidden_size, pooling.method, pooling.normalizes, is_encoder=is_encoder)
+        return EmbeddingSpec(
+            pooling.size(model.hidden_size),
+            pooling.name,
+            pooling.normalizes,
+            prompts=dict(texts.prompts),
+            default_prompt=texts.default_prompt,
+            lowers_case=texts.lowers_case,
+            includes_prompt=pooling.includes_prompt,
+            kinds=(*(("dense",) if pooling.methods else ()), *(("tokens",) if pooling.gives_tokens else ())),
+            token_size=pooling.token_size(model.hidden_size) if pooling.gives_tokens else 0,
+            is_encoder=is_encoder,
+        )
     names = list(classifier.labels)
     judges, joins = classifier.is_difference, bool(classifier.tokens)
     classes = ClassSpec(names, classifier.activation, classifier.pad_token_id, judges, joins)
-    return EmbeddingSpec(len(names), pooling.method, normalized=False, classes=classes, is_encoder=is_encoder)
+    return EmbeddingSpec(
+        len(names),
+        pooling.name,
+        normalized=False,
+        classes=classes,
+        lowers_case=texts.lowers_case,
+        is_encoder=is_encoder,
+    )

@@ -11,6 +11,8 @@ import jax
 
 from palladio.model.functional import Model, flatten_model
 from palladio.model.loading.load_model import load_model, num_parameters, weight_bytes
+from palladio.model.loading.pooling_weights import read_pooling_weights
+from palladio.model.loading.readers.safetensors_file import Array
 from palladio.model.weights.narrow import lies_narrow
 from palladio.pallas_kernels.narrow_matmul import NarrowProducts
 from palladio.runtime.core.plan.engine_plan import EnginePlan
@@ -144,7 +146,8 @@ def build_executor(
             design = settled
             for line in (describe_engine(design), *design.plan.table()):
                 logger.info(line)
-        state = design.shape.allocate(weights, design.plan.num_pages)
+        pooling_weights = design.shape.place_pooling_weights(_pooling_weights(design))
+        state = design.shape.allocate(weights, design.plan.num_pages, pooling_weights)
         log_pool(design)
         jax.block_until_ready(state)
     warm_up.finish()
@@ -231,6 +234,19 @@ def _load(design: EnginePlan, on_progress: Callable[[LoadProgress], None]) -> Mo
     )
     log_loaded(model, design.dtypes, design.model.architecture, before, time.perf_counter() - start)
     return model
+
+
+def _pooling_weights(design: EnginePlan) -> list[Array]:
+    """The tensors of the steps after pooling; none where the engine generates text.
+
+    Raises:
+        CheckpointError: a file is missing, or holds something else.
+    """
+    pooling = design.shape.pooling
+    if pooling is None:
+        return []
+    is_dummy = design.config.source.load_format == "dummy"
+    return read_pooling_weights(design.path, pooling, is_dummy=is_dummy, seed=design.seed)
 
 
 @contextlib.contextmanager

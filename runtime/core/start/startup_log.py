@@ -19,9 +19,7 @@ def describe_engine(design: EnginePlan) -> str:
     found = len(jax.devices())
     used = shape.mesh.devices.size
     count = f"{used}" if used == found else f"{used} of {found}"
-    prefixes = shares_prefixes(
-        design.config, shape.page_groups, None if shape.pooling is None else shape.pooling.method
-    )
+    prefixes = shares_prefixes(design.config, shape.page_groups, None if shape.pooling is None else shape.pooling.name)
     return (
         f"Engine: device={count} x {device.device_kind} ({device.platform}), "
         f"attention_backend={design.kernels.attention}, dtype={jnp.dtype(shape.dtype).name}, "

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -98,6 +99,24 @@ def score_vectors(batch: ScheduledBatch | None, num_tokens: int) -> tuple[Int32A
 
 
 NO_TOKENS = np.zeros((0, 1), np.int32)
+_NO_VECTOR = np.zeros(0, np.float32)
+
+
+class Pooled(NamedTuple):
+    """What an engine that makes embeddings gives in place of tokens.
+
+    Attributes:
+        vectors: f32[B, D], of each row; None: the model makes none.
+        of_tokens: f32[T, D'], of each token of the step; None: no row asks for them.
+    """
+
+    vectors: jax.Array | None
+    of_tokens: jax.Array | None
+
+
+def wants_tokens(step: ScheduledStep) -> bool:
+    """Whether a row of the step asks for a vector of each token."""
+    return any("tokens" in row.request.given.pooling.kinds for _, batch in step.parts for row in batch.rows)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,7 +129,7 @@ class InFlightStep:
         bucket_size: tokens of each rank, or rows of a decode step, padding included.
         num_steps: forward passes.
         last_array: what it computes last.
-        embeddings: f32[B, D] in place of tokens; None: no row samples, or the engine generates text.
+        embeddings: in place of tokens; None: no row samples, or the engine generates text.
         dispatched: when, by time.perf_counter.
     """
 
@@ -120,7 +139,7 @@ class InFlightStep:
     bucket_size: int
     num_steps: int
     last_array: jax.Array
-    embeddings: jax.Array | None = None
+    embeddings: Pooled | None = None
     dispatched: float = dataclasses.field(default_factory=time.perf_counter)
 
     @property
@@ -131,11 +150,11 @@ class InFlightStep:
 
 
 def read_batch(
-    batch: ScheduledBatch, output: SampleOutput | None, scores: Scores | None, vectors: jax.Array | None
+    batch: ScheduledBatch, output: SampleOutput | None, scores: Scores | None, pooled: Pooled | None
 ) -> SampledRows:
     """What one rank's results say of the rows of its batch."""
-    if vectors is not None:
-        return SampledRows(NO_TOKENS, None, _read_embeddings(batch, vectors))
+    if pooled is not None:
+        return SampledRows(NO_TOKENS, None, _read_embeddings(batch, pooled))
     scored = [] if scores is None else read_scores(batch, scores)
     with_scores = [(number, of_row) for number, of_row in enumerate(scored) if of_row is not None]
     if output is None:
@@ -177,12 +196,20 @@ def _looked_at(batch: ScheduledBatch, read: SampledRows, output: SampleOutput) -
     return {i: one for i, one in enumerate(outputs) if one.finish is not None or one.logprobs is not None}
 
 
-def _read_embeddings(batch: ScheduledBatch, vectors: jax.Array) -> dict[int, TokenOutput]:
-    """Embeddings of the rows whose prompt ends in this step."""
+def _read_embeddings(batch: ScheduledBatch, pooled: Pooled) -> dict[int, TokenOutput]:
+    """Embeddings of the rows whose prompt ends in this step, and vectors of their tokens if they ask for them."""
+    vectors, of_tokens = (None if array is None else np.asarray(array) for array in pooled)
     read: list[TokenOutput] = []
-    for row, vector in zip(batch.rows, np.asarray(vectors)[: batch.num_sampled_rows], strict=False):
-        if np.isfinite(vector).all():
-            read.append(row.request.output([], embedding=vector.astype("<f4", copy=False).tobytes()))
+    begin = 0
+    for number, row in enumerate(batch.rows[: batch.num_sampled_rows]):
+        end, kinds = begin + row.num_tokens, row.request.given.pooling.kinds
+        dense = _NO_VECTOR if vectors is None or "dense" not in kinds else vectors[number]
+        tokens = _NO_VECTOR if of_tokens is None or "tokens" not in kinds else of_tokens[begin:end]
+        if np.isfinite(dense).all() and np.isfinite(tokens).all():
+            output = row.request.output([], embedding=dense.astype("<f4", copy=False).tobytes())
+            output.token_vectors = tokens.astype("<f4", copy=False).tobytes() if "tokens" in kinds else None
+            read.append(output)
         else:
             read.append(row.request.output([], NOT_FINITE))
+        begin = end
     return dict(enumerate(read))

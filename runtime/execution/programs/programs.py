@@ -9,12 +9,12 @@ from typing import Final
 
 from palladio.runtime.execution.programs.cache_programs import Compare, CopyStates, Tables
 from palladio.runtime.execution.programs.draft_programs import Draft, Verify
+from palladio.runtime.execution.programs.pool_programs import Pool, PoolTokens
 from palladio.runtime.execution.programs.program import Program, ProgramDesign
 from palladio.runtime.execution.programs.step_programs import (
     Decode,
     Forward,
     ForwardMedia,
-    Pool,
     Reset,
     Sample,
     Score,
@@ -23,7 +23,7 @@ from palladio.runtime.execution.programs.step_programs import (
 
 PROGRAMS: Final[tuple[type[Program], ...]] = (
     *(Draft, Forward, ForwardMedia, WriteEmbeds, Verify, Decode),
-    *(Score, Pool, Sample, Reset, Tables, Compare, CopyStates),
+    *(Score, Pool, PoolTokens, Sample, Reset, Tables, Compare, CopyStates),
 )
 
 

@@ -1,4 +1,4 @@
-"""Programs that a step calls: to run the layers, to score or pool what they give, and to sample."""
+"""Programs that a step calls: to run the layers, to score what they give, and to sample."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,6 @@ from palladio.runtime.execution.sampling.sampler_state import (
 )
 from palladio.runtime.execution.sampling.scoring import score_tokens
 from palladio.runtime.execution.state.device_state import DeviceState, SlotInputs, Weights
-from palladio.runtime.execution.steps.pooler import pool_step
 from palladio.runtime.execution.steps.step_functions import decode_steps, forward_step, unpack_sampling
 from palladio.runtime.interface.request.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROB_IDS
 from palladio.runtime.scheduling.batch.buckets import Buckets
@@ -151,33 +150,6 @@ class WriteEmbeds(Program):
 
     def compute(self, embeds: jax.Array, first: jax.Array, rows: jax.Array) -> Results:
         return (jax.lax.dynamic_update_slice_in_dim(embeds, rows.astype(embeds.dtype), first, 0),), None, None
-
-
-class Pool(Program):
-    """Embeddings, or the logits of labels, after a forward step. Takes that step's vector; gives f32[B, D], or
-    f32[B, L]."""
-
-    kind = "pool"
-
-    def __init__(self, design: ProgramDesign, layout: ForwardLayout) -> None:
-        super().__init__(design, layout.num_requests, layout.num_tokens)
-        self._layout = layout
-
-    @classmethod
-    def declare(cls, design: ProgramDesign) -> Iterable[Self]:
-        return () if design.generates else [cls(design, layout) for layout in design.layouts.prefill.values()]
-
-    def takes(self, state: DeviceState) -> Takes:
-        return Takes((state.head,), {"pooled": state.pooled}, (state.hidden[self.key.num_tokens],))
-
-    def from_host(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        return (host_array(self._layout.size),)
-
-    def compute(self, head: Weights, pooled: jax.Array, hidden: jax.Array, packed: jax.Array) -> Results:
-        pooling = self.design.shape.pooling
-        assert pooling is not None, "see `declare`"
-        pooled, vectors = pool_step(pooled, hidden, packed, layout=self._layout, pooling=pooling)
-        return (pooled,), None, self.design.classify(head, vectors)
 
 
 # A mask is for one step: it depends on the token before.

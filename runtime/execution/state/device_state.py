@@ -16,11 +16,11 @@ from jax.typing import DTypeLike
 from palladio.model.base.sharding import RANK_AXES, RANK_AXIS, ShardingRules, num_ranks, num_shards, only_axes
 from palladio.model.cache.kv_cache import CacheLayout
 from palladio.model.functional import num_bytes
+from palladio.model.pooling.pooling_spec import PoolingSpec
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.execution.sampling.sampler import MASK_BITS
 from palladio.runtime.execution.sampling.sampler_state import SamplerState
 from palladio.runtime.execution.state.proposer import Proposer
-from palladio.runtime.interface.request.embedding import Pooling
 from palladio.runtime.scheduling.state.page_groups import PageGroups, SnapshotSlots, WindowGroup
 from palladio.runtime.telemetry.process_memory import leave_zeros
 
@@ -162,6 +162,7 @@ class DeviceState(NamedTuple):
         last_hidden: [R, D] by R: of the last tokens of a step's first rows, as its forward pass hands them on.
         hidden: [T, D] by T: of all tokens of that step.
         all_allowed: i32[R, mask_width] by R: masks that allow everything.
+        pooling_weights: the tensors of the steps after pooling, see PoolingSpec.
     """
 
     weights: Weights
@@ -178,6 +179,7 @@ class DeviceState(NamedTuple):
     last_hidden: Mapping[int, jax.Array] = {}
     hidden: Mapping[int, jax.Array] = {}
     all_allowed: Mapping[int, jax.Array] = {}
+    pooling_weights: Weights = ()
 
     @property
     def of_requests(self) -> tuple[Any, ...]:
@@ -221,7 +223,7 @@ class DeviceShape:
     cache: CacheLayout
     mesh: Mesh
     target: Target = Target()
-    pooling: Pooling | None = None
+    pooling: PoolingSpec | None = None
     pooled_size: int = 0
     proposer: Proposer | None = None
     has_plain_tier: bool = False
@@ -268,10 +270,16 @@ class DeviceShape:
         """Words of a mask of the vocabulary."""
         return -(-self.vocab_size // MASK_BITS)
 
-    def allocate(self, weights: Weights, num_pages: int) -> DeviceState:
+    def allocate(self, weights: Weights, num_pages: int, pooling_weights: Weights = ()) -> DeviceState:
         """The state of an engine in which nothing has run."""
         make = jax.jit(self._slot_state, static_argnums=0, out_shardings=self._slot_shardings())
-        return DeviceState(weights, self.allocate_cache(num_pages), *make(num_pages))
+        state = DeviceState(weights, self.allocate_cache(num_pages), *make(num_pages))
+        return state._replace(pooling_weights=pooling_weights)
+
+    def place_pooling_weights(self, arrays: Sequence[HostArray]) -> Weights:
+        """Put the tensors of the steps after pooling on the devices, each of which has them whole."""
+        place = ShardingRules().sharding(self.mesh, ())
+        return tuple(jax.device_put(array, place) for array in arrays)
 
     def allocate_cache(self, num_pages: int) -> tuple[Any, ...]:
         """The pool, of zeros; on a CPU its pages become resident when something is written to them."""
@@ -290,7 +298,12 @@ class DeviceShape:
             self._slot_shardings(),
         )
         cache: Any = self.cache.abstract(num_pages, self.mesh)
-        return DeviceState(weights, cache, *slot_state)
+        place = ShardingRules().sharding(self.mesh, ())
+        tensors: Any = tuple(
+            jax.ShapeDtypeStruct(shape, jnp.float32, sharding=place)
+            for _, _, shape in (() if self.pooling is None else self.pooling.tensors)
+        )
+        return DeviceState(weights, cache, *slot_state)._replace(pooling_weights=tensors)
 
     def _slot_state(self, num_pages: int) -> tuple[Any, ...]:
         """All but the weights and the cache, in the order of DeviceState."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from palladio.runtime.front.async_engine import AsyncEngine
 from palladio.runtime.front.offline.loop_thread import LoopThread, all_or_none
+from palladio.runtime.front.offline.pair_scores import PairRequests, embedded_pairs, labelled_pairs
 from palladio.runtime.front.requests.engine_protocol import EngineClient
 from palladio.runtime.front.requests.sglang_results import encode_results
 from palladio.runtime.front.requests.token_scores import (
@@ -24,9 +25,8 @@ from palladio.runtime.front.requests.token_scores import (
 )
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
-from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS, embedded, read_vectors
+from palladio.runtime.interface.request.embedding import embedded
 from palladio.runtime.interface.request.generation_request import GenerationRequest
-from palladio.runtime.text.tokenizers.pair_prompts import pair_prompt
 
 
 class Scoring(LoopThread):
@@ -49,19 +49,26 @@ class Scoring(LoopThread):
 
         Each item is one prompt, whose beginning may be cached.
 
+        An engine of `is_embedding=True` scores the query with each item, without `label_token_ids`: a reranker by its
+        label's probability, a model of embeddings by their cosine. Each item then has one score.
+
         Args:
-            query: a text, or token ids; items: a text, a list of texts, or a list of token ids each, as the query is.
+            query: a text, or token ids; with `is_embedding=True` also a text for each item.
+            items: a text, a list of texts, or a list of token ids each, as the query is.
             label_token_ids: the tokens.
             apply_softmax: scores of an item add up to 1; else they are the tokens' probabilities.
             item_first: the item stands before the query.
 
         Returns:
-            For each item a list with each token's score, from 0 to 1.
+            For each item a list with each token's score, from 0 to 1; or with its only score.
 
         Raises:
-            InvalidRequestError: a value is wrong, or this engine makes embeddings.
+            InvalidRequestError: a value is wrong, or this engine does not do what is asked for.
             EngineDeadError: the engine failed or was shut down.
         """
+        if label_token_ids is None and self._engine.info.embedding is not None:
+            pairs = _pairs(self._engine, query, items, apply_softmax or item_first)
+            return [[score] for score in self._run(self._score_pairs(pairs))] if pairs.places else []
         labels = _labels(self._engine, label_token_ids)
         prompts = _prompts(self._engine, query, items, item_first)
         return self._run(self._score(prompts, labels, apply_softmax)) if prompts else []
@@ -75,6 +82,10 @@ class Scoring(LoopThread):
         item_first: bool = False,
     ) -> list[list[float]]:
         """Do what `score` does, to be awaited in an event loop."""
+        if label_token_ids is None and self._engine.info.embedding is not None:
+            pairs = _pairs(self._engine, query, items, apply_softmax or item_first)
+            scores = await asyncio.wrap_future(self._submit(self._score_pairs(pairs))) if pairs.places else []
+            return [[score] for score in scores]
         labels = _labels(self._engine, label_token_ids)
         prompts = _prompts(self._engine, query, items, item_first)
         if not prompts:
@@ -95,18 +106,22 @@ class Scoring(LoopThread):
             InvalidRequestError: a value is wrong, or the model does not score pairs.
             EngineDeadError: the engine failed or was shut down.
         """
-        requests = _pair_requests(self._engine, prompt, instruct)
-        return self._run(self._rerank(requests)) if requests else []
+        pairs = labelled_pairs(self._engine, prompt, instruct)
+        return self._run(self._rerank(pairs)) if pairs.places else []
 
-    async def _rerank(self, requests: list[GenerationRequest]) -> list[dict[str, Any]]:
-        tasks = [asyncio.create_task(self._answer(request)) for request in requests]
+    async def _rerank(self, pairs: PairRequests) -> list[dict[str, Any]]:
+        ends = await self._ends(pairs)
+        names = [end.request_id for end in ends]
+        return encode_results(names, ends, pairs.scores(ends), self._engine.model.version)
+
+    async def _score_pairs(self, pairs: PairRequests) -> list[float]:
+        return pairs.scores(await self._ends(pairs))
+
+    async def _ends(self, pairs: PairRequests) -> list[RequestOutput]:
+        """The outputs of the pairs' requests, in order."""
+        tasks = [asyncio.create_task(self._answer(request)) for request in pairs.requests]
         await all_or_none(tasks)
-        ends, spec = [embedded(task.result()) for task in tasks], self._engine.info.embedding
-        assert spec is not None
-        assert spec.classes is not None
-        values = spec.classes.values(read_vectors([end.embedding or b"" for end in ends], None, spec))
-        scores = values[:, 0].tolist()
-        return encode_results([end.request_id for end in ends], ends, scores, self._engine.model.version)
+        return [embedded(task.result()) for task in tasks]
 
     async def _score(self, prompts: list[list[int]], labels: list[int], apply_softmax: bool) -> list[list[float]]:
         names = [uuid.uuid4().hex for _ in range(num_requests(len(prompts), labels))]
@@ -125,43 +140,28 @@ class Scoring(LoopThread):
         return whole
 
 
+def _pairs(engine: EngineClient, query: Any, items: Any, has_others: bool) -> PairRequests:
+    """
+    Raises:
+        InvalidRequestError: the texts are wrong, or arguments for labels are given with them.
+    """
+    if has_others:
+        raise InvalidRequestError("apply_softmax and item_first need label_token_ids", param="apply_softmax")
+    if query is None or items is None:
+        raise InvalidRequestError("query and items must both be given", param="items" if query else "query")
+    return embedded_pairs(engine, query, items)
+
+
 def _labels(engine: EngineClient, label_token_ids: Sequence[int] | None) -> list[int]:
     """
     Raises:
         InvalidRequestError: one is wrong, there are none, or the engine makes embeddings.
     """
     if engine.info.embedding is not None:
-        raise InvalidRequestError("Engine.score needs a model that generates: start the engine without is_embedding")
+        raise InvalidRequestError("Engine.score with label_token_ids needs a model that generates: leave is_embedding out")
     labels = _ids("label_token_ids", label_token_ids or ())
     check_labels(labels, engine.info.vocab_size)
     return labels
-
-
-def _pair_requests(
-    engine: EngineClient, prompt: Sequence[Sequence[str]], instruct: str | None
-) -> list[GenerationRequest]:
-    """
-    Raises:
-        InvalidRequestError: the prompts are no pairs of texts, or the model does not score any.
-    """
-    spec = engine.info.embedding
-    classes = None if spec is None else spec.classes
-    if classes is None or len(classes.labels) != 1:
-        raise InvalidRequestError("Engine.rerank needs a model with one label, and is_embedding=True")
-    if engine.tokenizer is None:
-        raise InvalidRequestError("Engine.rerank needs a tokenizer")
-    if instruct is not None and not classes.judges:
-        raise InvalidRequestError("instruct is only for rerankers that answer yes or no", param="instruct")
-    requests, now = [], time.time()
-    for pair in prompt:
-        if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) and text for text in pair):
-            message = "{param} must be a list of pairs of texts, none of them empty"
-            raise InvalidRequestError.of(message, param="prompt")
-        query, document = pair
-        whole = pair_prompt(classes.pair_format, query, document, instruct)
-        ids = whole.encode(engine.tokenizer)
-        requests.append(GenerationRequest(uuid.uuid4().hex, ids, EMBEDDING_PARAMS, received=now))
-    return requests
 
 
 def _prompts(engine: EngineClient, query: object, items: object, item_first: bool) -> list[list[int]]:

@@ -11,6 +11,7 @@ from palladio.runtime.interface.errors import ContextLengthError, InvalidRequest
 from palladio.runtime.interface.messages.engine_state import EngineReady
 from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS
 from palladio.runtime.interface.request.generation_request import GenerationRequest
+from palladio.runtime.interface.request.pooling_params import PoolingParams
 from palladio.runtime.interface.request.sampling_params import MAX_STOP_TOKEN_IDS, SamplingParams
 from palladio.runtime.text.tokenizers.stop_regex import read_pattern
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
@@ -124,6 +125,8 @@ class RequestIntake:
         thinking = params.thinking
         if thinking is not None and params.grammar is not None and max_tokens > 0:
             thinking = thinking.leaving_room(max_tokens)
+        pooling = request.pooling.of_prompt(len(prompt_ids))
+        self._check_kinds(pooling)
         samples = []
         for index in range(params.n):
             place = "" if params.n == 1 else f"-{index}"
@@ -137,9 +140,18 @@ class RequestIntake:
             engine_id = f"{request.scoped_id}~{next(self._serial):x}{place}"
             new = GenerationRequest(engine_id, prompt_ids, sample, stop_token_ids, request.received, options)
             is_plain = not request.media and embedding is None
-            pooling = request.pooling.of_prompt(len(prompt_ids))
             samples.append(new if is_plain else dataclasses.replace(new, media=request.media, pooling=pooling))
         return samples
+
+    def _check_kinds(self, pooling: PoolingParams) -> None:
+        embedding = self._info.embedding
+        if embedding is None or embedding.classes is not None:
+            return
+        for kind in pooling.kinds:
+            if kind not in embedding.kinds:
+                message = "{param}: this model makes {known} vectors, not {kind}"
+                known = ", ".join(embedding.kinds)
+                raise InvalidRequestError.of(message, param="embedding_types", known=known, kind=kind)
 
     def _check_prompt(self, ids: list[int]) -> None:
         if len(ids) > self._room.limit:

@@ -118,6 +118,8 @@ class SampleProcessor:
             embedding=output.embedding,
             closed=self._closed,
             progress=output.progress,
+            sparse=output.sparse,
+            token_vectors=output.token_vectors,
         )
 
     def _process_plain(self, token_ids: list[int]) -> RequestOutput:

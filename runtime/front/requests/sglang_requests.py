@@ -9,6 +9,7 @@ from typing import Any
 from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.request.generation_request import GenerationRequest, RequestOptions
 from palladio.runtime.interface.request.input_embeds import EmbeddedPrompts
+from palladio.runtime.interface.request.pooling_params import PoolingParams
 from palladio.runtime.interface.request.prompt_parts import Media, join_parts
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
@@ -82,6 +83,7 @@ def expand_requests(
     tokenizer: Tokenizer | None = None,
     received: float,
     lowers_length: bool = False,
+    pooling: Sequence[PoolingParams] | None = None,
 ) -> tuple[list[GenerationRequest], list[LogprobOptions], bool]:
     """The prompts of a call, each with its own parameters, which log-probabilities to show of each, and whether the
     result is a list (prompts were, or n > 1).
@@ -97,6 +99,7 @@ def expand_requests(
         defaults: values of sampling parameters that are not given; max_tokens shrinks for a long prompt.
         tokenizer: tokenizes texts; None: there is none.
         received, lowers_length: see GenerationRequest.
+        pooling: of each prompt, on an engine that makes embeddings.
 
     Raises:
         InvalidRequestError: a value is wrong, or a list has not one entry a prompt; or a text has no tokenizer.
@@ -131,6 +134,7 @@ def expand_requests(
                 lowers_length=lowers_length,
                 first_index=first_index,
                 media=media,
+                pooling=PoolingParams() if pooling is None else pooling[i],
             )
         )
         first_index += params.n

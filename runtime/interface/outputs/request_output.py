@@ -5,7 +5,7 @@ from typing import Self
 
 from palladio.runtime.interface.outputs.prefill_progress import PrefillProgress
 from palladio.runtime.interface.outputs.request_trace import RequestTimes, RequestTrace
-from palladio.runtime.interface.outputs.token_output import ClosedBy, FinishReason, TokenLogprob
+from palladio.runtime.interface.outputs.token_output import ClosedBy, FinishReason, SparseVector, TokenLogprob
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,7 +31,7 @@ class RequestOutput:
         trace: the same, if the engine sent it; only up to the first token if the front ended the request (stop string,
             abort).
         detokenize_seconds: time the front has spent on detokenizing this sample so far.
-        embedding, closed: see TokenOutput.
+        embedding, sparse, token_vectors, closed: see TokenOutput.
         progress: see TokenOutput; of several outputs, the latest.
     """
 
@@ -52,6 +52,8 @@ class RequestOutput:
     embedding: bytes | None = None
     closed: ClosedBy | None = None
     progress: PrefillProgress | None = None
+    sparse: SparseVector | None = None
+    token_vectors: bytes | None = None
 
     def take_text(self) -> str:
         """The text, which is then gone from here."""
@@ -83,7 +85,7 @@ class RequestOutput:
         self.finish, self.completion_tokens = later.finish, later.completion_tokens
         self.cached_tokens, self.num_retractions = later.cached_tokens, later.num_retractions
         self.detokenize_seconds, self.embedding = later.detokenize_seconds, later.embedding
-        self.closed = later.closed
+        self.closed, self.sparse, self.token_vectors = later.closed, later.sparse, later.token_vectors
         self.progress = later.progress or self.progress
 
 

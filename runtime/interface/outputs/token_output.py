@@ -67,6 +67,19 @@ class FinishReason:
         return request_error(self.status, self.message or otherwise, self.param, self.parts)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SparseVector:
+    """Weights of tokens of the vocabulary; those of all others are 0.
+
+    Attributes:
+        token_ids: each once.
+        weights: one for each of them.
+    """
+
+    token_ids: list[int]
+    weights: list[float]
+
+
 @dataclasses.dataclass(slots=True)
 class TokenOutput:
     """New tokens of one request from one engine step: the form of outputs from the model runner, which reads them from
@@ -81,7 +94,10 @@ class TokenOutput:
         finish: set on the last output; by the model runner only if the last token means nothing.
         cached_tokens: prompt tokens that came from the prefix cache.
         num_retractions: how often the request lost its pages and was computed again.
-        embedding: of the prompt, from an engine that makes embeddings: float32, little-endian.
+        embedding: of the prompt, from an engine that makes embeddings: float32, little-endian; no bytes if other
+            kinds of vectors were asked for.
+        sparse: the prompt's sparse vector, if asked for.
+        token_vectors: of all tokens of the prompt, if asked for: float32, little-endian.
         closed: what closed the request's thought, see ThoughtClosing; None: nothing, or the model itself.
         times, trace: set on the first output (for requests that the front ends, at a stop string) and on the last;
             others have a trace if there is something new in its `timeline`.
@@ -100,6 +116,8 @@ class TokenOutput:
     times: RequestTimes | None = None
     trace: RequestTrace | None = None
     progress: PrefillProgress | None = None
+    sparse: SparseVector | None = None
+    token_vectors: bytes | None = None
 
     def begin(self, times: RequestTimes, trace: RequestTrace, prompt_logprobs: list[TokenLogprob] | None) -> None:
         """It is the request's first output."""

@@ -1,19 +1,17 @@
-"""Embeddings and classes: how a model pools hidden states, and its vectors and probabilities as callers get them."""
+"""Embeddings and classes: what an engine makes of texts, and its vectors and probabilities as callers get them."""
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from palladio.model.base.config_keys import shown
-from palladio.model.files.small_files import read_json
 from palladio.model.spec.classifier import ClassActivation
-from palladio.runtime.interface.errors import ConfigError, InvalidRequestError
+from palladio.runtime.interface.errors import InvalidRequestError
 from palladio.runtime.interface.outputs.request_output import RequestOutput
 from palladio.runtime.interface.outputs.token_output import FinishReason
+from palladio.runtime.interface.request.pooling_params import VectorKind
 from palladio.runtime.interface.request.sampling_params import SamplingParams
 
 Values = npt.NDArray[np.float32]
@@ -66,104 +64,68 @@ def sigmoid(logits: Values) -> Values:
     return np.where(logits >= 0, 1 / (1 + small), small / (1 + small)).astype(np.float32)
 
 
-PoolingMethod = Literal["last", "mean", "cls"]
-
-_METHODS: dict[str, PoolingMethod] = {"lasttoken": "last", "mean": "mean", "cls": "cls"}
-_FLAGS: dict[str, str] = {
-    "pooling_mode_lasttoken": "lasttoken",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-}
-_MODULES = ("Transformer", "Pooling", "Normalize")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pooling:
-    """Attributes:
-    method: of a text's hidden states after the final norm: that of its last token, the mean of all, or that of its
-        first token.
-    normalizes: embeddings have length 1.
-    """
-
-    method: PoolingMethod = "last"
-    normalizes: bool = True
-
-    @classmethod
-    def of(cls, path: Path, default: PoolingMethod = "last") -> Self:
-        """Read the pooling of a model directory: `modules.json` and the `config.json` of its module (`1_Pooling`).
-
-        What they do not say is as SGLang has it: normalized, of the last token.
-
-        Args:
-            default: the method where no file says one.
-
-        Raises:
-            ConfigError: a file cannot be read, or asks for something else.
-        """
-        modules = _modules(path, "modules.json")
-        folder = "1_Pooling" if modules is None else modules.get("Pooling")
-        name = None if folder is None else f"{folder}/config.json"
-        content = None if name is None else read_json(path, name)
-        method: PoolingMethod = default if name is None or content is None else _method(path / name, content)
-        return cls(method, modules is None or "Normalize" in modules)
-
-    @property
-    def reads_all(self) -> bool:
-        """Whether it needs hidden states that were computed before a text's last step; what was cached has none."""
-        return self.method != "last"
-
-
-def _modules(path: Path, name: str) -> dict[str, str] | None:
-    """The folder of each module by its class; None: there is no such file."""
-    file, content = path / name, read_json(path, name)
-    if content is None:
-        return None
-    folders: dict[str, str] = {}
-    for entry in content if isinstance(content, list) else [content]:
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("type", "path")):
-            raise ConfigError(f"{file} must be a list of objects with `type` and `path`")
-        name = entry["type"].rpartition(".")[2]
-        if name not in _MODULES:
-            raise ConfigError(f"{file}: type {shown(entry['type'])} is not supported; only {', '.join(_MODULES)} are")
-        folders[name] = entry["path"]
-    return folders
-
-
-def _method(file: Path, content: Any) -> PoolingMethod:
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file} must be a JSON object")
-    named = content.get("pooling_mode")
-    if named is not None:
-        if not isinstance(named, str) or named not in _METHODS:
-            raise ConfigError(f"{file}: pooling_mode {shown(named)} is not supported; only {', '.join(_METHODS)} are")
-        return _METHODS[named]
-    wanted = [key for key, value in content.items() if key.startswith("pooling_mode_") and value is True]
-    unknown = [key for key in wanted if key not in _FLAGS]
-    if unknown:
-        raise ConfigError(f"{file}: {unknown[0][:100]} is not supported; only {', '.join(_FLAGS)} are")
-    if len(wanted) != 1:
-        raise ConfigError(f"{file}: one of {', '.join(_FLAGS)} must be true, found {', '.join(wanted) or 'none'}")
-    return _METHODS[_FLAGS[wanted[0]]]
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class EmbeddingSpec:
     """The embeddings that an engine makes.
 
     Attributes:
         size: numbers of one.
-        pooling: of which hidden states, see Pooling.
+        pooling: of which hidden states: the methods of a PoolingSpec, "+" between several.
         normalized: their length is 1.
         classes: they are the logits of these classes; None: they are embeddings.
+        prompts: texts that the model wants before a text, by name. default_prompt: the name of the one that stands
+            where a request names none.
+        lowers_case: texts are made lower case.
+        includes_prompt: false: tokens of a prompt do not count in pooling.
+        kinds: what the engine makes, the usual kind first.
+        token_size: numbers of a token's vector; 0: there are none.
         is_encoder: the model sees both ways, and knows the texts of a pair by their types.
     """
 
     size: int
-    pooling: PoolingMethod
+    pooling: str
     normalized: bool
     classes: ClassSpec | None = None
+    prompts: dict[str, str] = dataclasses.field(default_factory=dict)
+    default_prompt: str | None = None
+    lowers_case: bool = False
+    includes_prompt: bool = True
+    kinds: tuple[VectorKind, ...] = ("dense",)
+    token_size: int = 0
     is_encoder: bool = False
 
+    def prepared(self, text: str) -> str:
+        """A text, with its prompt, as the model's tokenizer gets it."""
+        return text.lower() if self.lowers_case else text
+
+    def prompt(self, name: str | None) -> str:
+        """The text that stands before texts.
+
+        Args:
+            name: of one of the model's prompts. Usual names ("query", "document", "classification", "clustering") also
+                find those of usual other names, and none where the model has none for them. None: the default one.
+
+        Raises:
+            InvalidRequestError: the model has no such prompt.
+        """
+        if name is None:
+            return "" if self.default_prompt is None else self.prompts[self.default_prompt]
+        if name in self.prompts:
+            return self.prompts[name]
+        kind = next((others for others in _SAME_PROMPTS if name in others), None)
+        if kind is None:
+            names = ", ".join(self.prompts) or "none"
+            message = "{param} {name!r} is not one of this model's prompts: {names}"
+            raise InvalidRequestError.of(message, param="input_type", name=name[:100], names=names)
+        return next((self.prompts[other] for other in kind if other in self.prompts), "")
+
+
+_SAME_PROMPTS = (  # names that models have for the same kind of text
+    ("query", "search_query", "retrieval.query", "web_search_query", "s2p_query"),
+    ("document", "search_document", "passage", "retrieval.passage", "corpus"),
+    ("classification",),
+    ("clustering", "separation"),
+)
 
 EMBEDDING_PARAMS = SamplingParams(max_tokens=0, temperature=0.0)  # of every request to an engine that makes embeddings
 _TINY = 1e-12  # as in the pooler
@@ -213,7 +175,37 @@ def read_vectors(embeddings: Sequence[bytes], dimensions: int | None, spec: Embe
     vectors: Any = np.frombuffer(b"".join(embeddings), "<f4").reshape(len(embeddings), spec.size)
     if dimensions is None or dimensions == spec.size:
         return vectors  # type: ignore[no-any-return]
-    vectors = vectors[:, :dimensions].copy()
-    if spec.normalized:
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _TINY)
-    return vectors  # type: ignore[no-any-return]
+    vectors = vectors[:, :dimensions]
+    return normalized(vectors) if spec.normalized else np.ascontiguousarray(vectors)
+
+
+def normalized(vectors: Vectors) -> Vectors:
+    """Vectors f32[N, D] of length 1."""
+    found: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _TINY)
+    return found
+
+
+def read_token_vectors(stored: bytes, spec: EmbeddingSpec) -> Vectors:
+    """The vectors f32[T, D'] of a text's T tokens.
+
+    Args:
+        stored: see TokenOutput.
+    """
+    return np.frombuffer(stored, "<f4").reshape(-1, max(1, spec.token_size))
+
+
+def largest_similarity(query: Vectors, document: Vectors) -> float:
+    """MaxSim, as ColBERT has it: for each token of the query the largest product with a token of the document, in sum.
+
+    Args:
+        query: f32[Tq, D]. document: f32[Td, D].
+    """
+    if not len(query) or not len(document):
+        return 0.0
+    return float((query @ document.T).max(axis=1).sum())
+
+
+def cosine(one: Vectors, other: Vectors) -> float:
+    """The cosine of two vectors f32[D]; 0 if one has no length."""
+    lengths = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
+    return float(one @ other) / max(lengths, _TINY)

@@ -40,7 +40,7 @@ def describe_folder(folder: Path, *, needs_weights: bool) -> str | None:
     """
     if (folder / "config.json").is_file():
         if needs_weights and not any(folder.glob("*.safetensors")):
-            return _gguf_files(folder) or _onnx_files(folder)
+            return _gguf_files(folder) or _torch_files(folder) or _onnx_files(folder)
         return _mlx_config(folder)
     if any(folder.glob("*.gguf")):
         return _gguf_files(folder)
@@ -69,6 +69,16 @@ def _gguf_files(folder: Path) -> str | None:
         return None
     more = f", … ({len(files)} files)" if len(files) > _MOST_SHOWN else ""
     return f"{folder} is a directory of several GGUF models: give one of them: {', '.join(files[:_MOST_SHOWN])}{more}"
+
+
+def _torch_files(folder: Path) -> str | None:
+    name = next((file.name for file in sorted(folder.glob("pytorch_model*.bin"))), None)
+    if name is None:
+        return None
+    return (
+        f"{folder} has {name} and no *.safetensors: such files can run code and are not read. Take a revision of the "
+        "model with safetensors, or convert it with transformers (from_pretrained, then save_pretrained)"
+    )
 
 
 def _onnx_files(folder: Path) -> str | None:

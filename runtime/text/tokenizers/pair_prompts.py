@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from palladio.runtime.interface.request.pooling_params import EncodedText
 from palladio.runtime.text.tokenizers.tokenizer import Tokenizer
 
 DEFAULT_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
@@ -33,12 +34,12 @@ class PairPrompt:
     tail: str
     query: str = ""
 
-    def encode(self, tokenizer: Tokenizer) -> list[int]:
+    def encode(self, tokenizer: Tokenizer) -> EncodedText:
         """Its token ids, nothing cut."""
         if self.query:
             return tokenizer.encode_pair(self.query, self.body)
         head, tail = (tokenizer.encode(text, False) if text else [] for text in (self.head, self.tail))
-        return head + tokenizer.encode(self.body, not self.head) + tail
+        return EncodedText(head + tokenizer.encode(self.body, not self.head) + tail)
 
 
 def pair_prompt(form: PairFormat, query: str, document: str, instruction: str | None = None) -> PairPrompt:

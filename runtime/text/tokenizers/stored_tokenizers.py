@@ -1,5 +1,5 @@
 """Tokenizers of checkpoints without tokenizer.json, in the forms that families publish: ranks (Kimi), Mistral's
-tekken.json, and sentencepiece's tokenizer.model. No code of a checkpoint runs for them."""
+tekken.json, sentencepiece's tokenizer.model, and WordPiece's vocab.txt. No code of a checkpoint runs for them."""
 
 import base64
 import binascii
@@ -14,6 +14,7 @@ from palladio.model.files.small_files import MAX_TABLE_BYTES, read_json, read_ob
 from palladio.runtime.text.tokenizers.bpe_tokenizers import Split, as_characters, byte_level, ends, merges_by_rank
 from palladio.runtime.text.tokenizers.sentencepiece_model import SentencePieceModel
 from palladio.runtime.text.tokenizers.tokenizer_files import MAX_ADDED_TOKENS
+from palladio.runtime.text.tokenizers.wordpiece import is_wordpiece, read_wordpiece
 
 _TIKTOKEN, _TEKKEN, _SENTENCEPIECE = "tiktoken.model", "tekken.json", "tokenizer.model"
 _LETTERS: Final = r"\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]"  # in words; Chinese has no words
@@ -75,6 +76,9 @@ def read_stored_tokenizer(folder: Path, *, may_run_code: bool = False) -> Stored
         return _read_tekken(folder / _TEKKEN, config)
     if (folder / _SENTENCEPIECE).is_file():
         return _read_sentencepiece(folder / _SENTENCEPIECE, config)
+    if is_wordpiece(folder, config):
+        tokenizer, settings = read_wordpiece(folder, config)
+        return StoredTokenizer(tokenizer, {**settings, "chat_template": _template(config)})
     return None
 
 

@@ -13,6 +13,7 @@ from jinja2 import TemplateError
 from palladio.model.gguf.gguf_file import is_gguf
 from palladio.runtime.interface.errors import ConfigError, InvalidRequestError, RenderLimitError
 from palladio.runtime.interface.native_panics import PanicGuard
+from palladio.runtime.interface.request.pooling_params import EncodedText, types_of
 from palladio.runtime.text.templates.chat_renderer import MAX_SECONDS, render_template
 from palladio.runtime.text.templates.template_check import check_stored_template
 from palladio.runtime.text.templates.template_meter import RenderLimitExceededError
@@ -207,8 +208,9 @@ class Tokenizer:
     @_guarded
     def encode_pair(
         self, first: str, second: str, add_special_tokens: bool = True, limit: int | None = None
-    ) -> list[int]:
-        """Token ids of two texts, each divided by itself, with the tokenizer's special tokens for a pair.
+    ) -> EncodedText:
+        """Token ids of two texts, each divided by itself, with the tokenizer's special tokens for a pair, and which of
+        the texts each token belongs to.
 
         Args:
             limit: most tokens in all: the second text loses its end, and then the first one.
@@ -221,12 +223,13 @@ class Tokenizer:
             special = self._hf.num_special_tokens_to_add(pair=True) if add_special_tokens else 0
             _cut_pair(parts, limit, special)
             ids: list[int] = self._hf.build_inputs_with_special_tokens(*parts) if special else parts[0] + parts[1]
-            return ids
+            return EncodedText(ids)
         _cut_pair(parts, limit, self._fast.num_special_tokens_to_add(True) if add_special_tokens else 0)
         whole = [self._fast.encode(text, add_special_tokens=False) for text in (first, second)]
         for encoding, part in zip(whole, parts, strict=True):
             encoding.truncate(len(part))
-        return list(self._fast.post_process(*whole, add_special_tokens).ids)
+        found = self._fast.post_process(*whole, add_special_tokens)
+        return EncodedText(list(found.ids), types_of(found.type_ids))
 
     @_guarded
     def decode(

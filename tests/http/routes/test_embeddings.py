@@ -10,7 +10,7 @@ import numpy as np
 import openai
 import pytest
 
-from palladio.http.routes.routes_embeddings import MAX_INPUTS
+from palladio.http.generation.embedded_texts import MAX_INPUTS
 from palladio.runtime.interface.request.embedding import EmbeddingSpec
 from tests.fake_embedding import fake_embedding
 from tests.fake_engine import MODEL, FakeEngine
@@ -209,7 +209,8 @@ def test_what_the_server_says_of_itself(http: httpx.Client, engine: FakeEngine, 
     assert http.get("/get_model_info").json()["is_generation"] is not embeds
     told = http.get("/v1/capabilities").json()
     assert told["modalities"]["output"] == ["embedding" if embeds else "text"]
-    assert told["embedding"] == ({"size": SIZE, "pooling": "mean", "normalized": False} if embeds else None)
+    expected = {"size": SIZE, "pooling": "mean", "normalized": False, "kinds": ["dense"], "prompts": []}
+    assert told["embedding"] == (expected if embeds else None)
     assert (told["grammar_backend"] is None) == embeds
     routes = {route["route"].removeprefix("POST ") for route in told["routes"]}
     served, refused = (EMBEDDING, GENERATING) if embeds else (GENERATING, EMBEDDING)

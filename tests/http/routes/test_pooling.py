@@ -7,7 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
-from palladio.http.routes.routes_embeddings import MAX_INPUTS
+from palladio.http.generation.embedded_texts import MAX_INPUTS
 from palladio.runtime.interface.request.embedding import ClassSpec, EmbeddingSpec
 from tests.fake_embedding import fake_embedding
 from tests.fake_engine import MODEL, FakeEngine

@@ -63,7 +63,7 @@ def logits_of(engine: FakeEngine, text: str, document: str = "") -> np.ndarray:
     """Args: document: tokenized by itself."""
     assert engine.tokenizer is not None
     assert engine.embedding is not None
-    ids = engine.tokenizer.encode_pair(text, document) if document else engine.tokenizer.encode(text)
+    ids = engine.tokenizer.encode_pair(text, document).ids if document else engine.tokenizer.encode(text)
     return fake_embedding(ids, engine.embedding.size)
 
 
@@ -97,7 +97,7 @@ def test_scores_of_tokens_in_place_of_a_head(http: httpx.Client, reward: FakeEng
     """Query and document are one text, which is divided otherwise than both by themselves."""
     tokenizer = reward.tokenizer
     assert tokenizer is not None
-    assert tokenizer.encode_pair("the cap", "ital") != tokenizer.encode("the capital")
+    assert tokenizer.encode_pair("the cap", "ital").ids != tokenizer.encode("the capital")
     for joins, texts in ((False, ("the cap", "ital")), (True, ("the capital",))):
         reward.embedding = EmbeddingSpec(1, "last", False, ClassSpec(["good"], "sigmoid", joins=joins))
         answer = post(http, "/score", text_1="the cap", text_2="ital")
@@ -143,7 +143,7 @@ def test_long_documents_are_cut(http: httpx.Client, reward: FakeEngine) -> None:
     assert scores[0] == pytest.approx(sigmoid(logits_of(reward, "q", cut)[0]), abs=1e-6)
     assert answer["results"][scores[0] < scores[1]]["document"] == {"text": "word " * 50}
     post(http, "/rerank", query="q" * 5, documents=["x" * 40], truncate_prompt_tokens=9)
-    assert reward.calls[-1].prompt_ids == tokenizer.encode_pair("q" * 5, "x" * 40)[:9]
+    assert reward.calls[-1].prompt_ids == tokenizer.encode_pair("q" * 5, "x" * 40).ids[:9]
 
 
 def test_a_judge_sees_its_own_prompt(http: httpx.Client, judge: FakeEngine) -> None:

@@ -153,7 +153,7 @@ def test_offline(tmp_path: Path) -> None:
         assert logits[1] == pytest.approx(golden[1, [77]] - golden[1, [5]], abs=1e-4)
         pairs = [["which", "one"], ["which", "other"]]
         results = engine.rerank(pairs, instruct="Find it")
-        ids = [pair_prompt("judged", *pair, instruction="Find it").encode(tokenizer) for pair in pairs]
+        ids = [pair_prompt("judged", *pair, instruction="Find it").encode(tokenizer).ids for pair in pairs]
         expected: Any = engine.encode(input_ids=ids)
         for result, other in zip(results, expected, strict=True):
             assert result["embedding"] == pytest.approx(1 / (1 + np.exp(-other["embedding"][0])), abs=1e-5)

@@ -11,13 +11,13 @@ from palladio.model.cache.kv_cache import CacheLayout
 from palladio.model.config.config import ModelConfig
 from palladio.model.functional import flatten_model
 from palladio.model.loading.load_model import abstract_model
+from palladio.model.pooling.pooling_spec import PoolingSpec
 from palladio.runtime.core.plan.platform_defaults import PlatformDefaults
 from palladio.runtime.execution.compiled.program_set import StepPrograms
 from palladio.runtime.execution.programs.program import ProgramKey, StaticModel
 from palladio.runtime.execution.programs.step_programs import Sample
 from palladio.runtime.execution.state.device_state import DeviceShape
 from palladio.runtime.execution.state.proposer import NgramProposer
-from palladio.runtime.interface.request.embedding import Pooling
 from palladio.runtime.scheduling.batch.buckets import Buckets
 from tests.properties import examples
 from tests.runtime.tiny_engine import TINY_CONFIG
@@ -111,7 +111,7 @@ def test_one_shape_is_all_or_nothing(declare):
 
 
 def test_embeddings_need_a_prefill_step_and_its_pooling(declare):
-    programs = declare(pooling=Pooling(), checks_cache=True)
+    programs = declare(pooling=PoolingSpec(), checks_cache=True)
     first = programs.first_keys(splits_prompts=True)
     sizes = {"num_requests": 64, "num_tokens": 256}
     step = {ProgramKey("forward", **sizes), ProgramKey("pool", **sizes)}

@@ -111,6 +111,8 @@ def test_a_cached_tokenizer_needs_no_weights(monkeypatch, tmp_path):
         (("model_index.json", "unet/config.json"), "is a diffusers pipeline"),
         (("config.json", "model.onnx"), "holds an ONNX model: give the checkpoint that it was exported from"),
         (("config.json", "onnx/model.onnx"), "holds an ONNX model"),
+        (("config.json", "onnx/model.onnx", "pytorch_model.bin"), "has pytorch_model.bin and no"),
+        (("config.json", "pytorch_model-00001-of-00002.bin"), "has pytorch_model-00001-of-00002.bin and no"),
         (("refs/main", "snapshots/abc/config.json"), "has no config.json, but "),
     ],
 )

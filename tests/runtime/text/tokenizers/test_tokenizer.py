@@ -198,13 +198,13 @@ def test_a_pair_is_what_transformers_makes_of_text_and_text_pair(framed: bool, t
     tokenizer, first, second = Tokenizer.load(tmp_path), "What is the cap", "ital of France?"
     for special in (True, False):
         expected = theirs.encode(first, second, add_special_tokens=special).ids
-        assert tokenizer.encode_pair(first, second, special) == expected
-        assert tokenizer.encode_pair(first, second, special, len(expected)) == expected
+        assert tokenizer.encode_pair(first, second, special).ids == expected
+        assert tokenizer.encode_pair(first, second, special, len(expected)).ids == expected
         theirs.enable_truncation(len(expected) - 2, strategy="only_second")
         cut = theirs.encode(first, second, add_special_tokens=special).ids
-        assert tokenizer.encode_pair(first, second, special, len(expected) - 2) == cut
+        assert tokenizer.encode_pair(first, second, special, len(expected) - 2).ids == cut
         theirs.no_truncation()
-    assert len(tokenizer.encode_pair(first, second, True, 6)) == 6, "the first one is cut where that has to be"
+    assert len(tokenizer.encode_pair(first, second, True, 6).ids) == 6, "the first one is cut where that has to be"
     assert expected != theirs.encode(first + second, add_special_tokens=False).ids
 
 
