@@ -104,8 +104,8 @@ def read_launch(text: str) -> Launch:
     start, server = _start(words)
     ends = [place for place in range(start, len(words)) if _OPERATOR.fullmatch(words[place])]
     rest = words[start : ends[0]] if ends else words[start:]
-    pairs = (found.groups() for word in words[:start] if (found := _ASSIGNMENT.fullmatch(word)))
-    return Launch(server, dict(pairs), rest)
+    variables = {found[1]: found[2] for word in words[:start] if (found := _ASSIGNMENT.fullmatch(word))}
+    return Launch(server, variables, rest)
 
 
 def _start(words: Sequence[str]) -> tuple[int, str]:
