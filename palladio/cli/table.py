@@ -34,7 +34,12 @@ COMMANDS: Final = {
         _START, "--base-url URL", "chat in this terminal with a server that runs", f"{_ROOM}.chat.chat", "chat"
     ),
     "doctor": Command(
-        _START, "", "find out what is wrong with this machine, and what to type", f"{_ROOM}.doctor.doctor", "doctor"
+        _START,
+        "",
+        "find out what is wrong with this machine, and what to type",
+        f"{_ROOM}.doctor.doctor",
+        "doctor",
+        takes_serve_flags=True,
     ),
     "migrate": Command(
         _START,

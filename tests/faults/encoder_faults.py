@@ -59,15 +59,15 @@ ENCODER_FAULTS: tuple[Fault, ...] = (
     Fault(
         "the first token stands for an encoder's text where no file says so",
         "runtime/core/plan/engine_inputs.py",
-        'return Pooling.of(path, default="mean")',
-        'return Pooling.of(path, default="cls")',
+        'else PoolingSpec(("mean",))',
+        'else PoolingSpec(("cls",))',
         _ENGINE,
     ),
     Fault(
         "a mean counts the token behind a text, or the padding behind a step",
-        "runtime/execution/steps/pooler.py",
-        "(token < ends[:, None])",
-        "(token <= ends[:, None])",
+        "model/pooling/pool.py",
+        "(token < self.ends[:, None])",
+        "(token <= self.ends[:, None])",
         _ENGINE,
     ),
     Fault(
