@@ -158,9 +158,8 @@ def _labels(engine: EngineClient, label_token_ids: Sequence[int] | None) -> list
         InvalidRequestError: one is wrong, there are none, or the engine makes embeddings.
     """
     if engine.info.embedding is not None:
-        raise InvalidRequestError(
-            "Engine.score with label_token_ids needs a model that generates: leave is_embedding out"
-        )
+        message = "Engine.score with label_token_ids needs a model that generates: leave is_embedding out"
+        raise InvalidRequestError(message)
     labels = _ids("label_token_ids", label_token_ids or ())
     check_labels(labels, engine.info.vocab_size)
     return labels
