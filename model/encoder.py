@@ -87,7 +87,9 @@ class Encoder(Module):
         self.score = None if classifier is None or head is None else PooledHead(context, classifier, head, D)
         self.head_bias = None
 
-    def __call__(self, batch: ForwardBatch, kv_cache: tuple[()]) -> tuple[jax.Array, tuple[()]]:
+    def __call__(
+        self, batch: ForwardBatch, kv_cache: tuple[jax.Array, ...] = ()
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """Compute one forward step of whole texts.
 
         Args:

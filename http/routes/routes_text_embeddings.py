@@ -143,7 +143,8 @@ def _encode(
     if len(prepared) == 1:
         return EncodedText(context.encoder.encode(prepared[0], with_special, truncation))
     limit = None if truncation is None else truncation.limit
-    found = context.encoder.encode_pair(*prepared, with_special, limit)
+    first, second = prepared
+    found = context.encoder.encode_pair(first, second, with_special, limit)
     return found if spec.is_encoder else EncodedText(found.ids)
 
 

@@ -1,17 +1,21 @@
 """What encoders of BERT's form share: weight tables, their head, and how config.json describes them."""
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from palladio.model.base.config_keys import shown
 from palladio.model.base.errors import ConfigError
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.weight_rules import Transform, WeightRule, layer_rules
 from palladio.model.config.weight_tables import TABLES
-from palladio.model.spec.encoder_spec import EncoderHead, EncoderSpec
+from palladio.model.spec.encoder_spec import EncoderHead, EncoderSpec, HeadActivation
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
 from palladio.model.spec.norm_spec import NormSpec
 
-_ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu")
+_ACTIVATIONS: Mapping[str, HeadActivation] = MappingProxyType(
+    {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "silu": "silu", "relu": "relu"}
+)
 EMBEDDINGS = (
     TABLES[0],
     WeightRule("model.embeddings.position_embeddings.weight", "positions", "vector"),
@@ -136,4 +140,4 @@ def read_head(hf: HfConfig, norm: NormSpec) -> EncoderHead:
     if activation not in _ACTIVATIONS:
         raise ConfigError(f"classifier_activation: {activation} is not supported; only {', '.join(_ACTIVATIONS)} are")
     has_bias = hf.flag("classifier_bias", default=False)
-    return EncoderHead(pooling=pooling, activation=activation, bias=has_bias, norm=norm)
+    return EncoderHead(pooling=pooling, activation=_ACTIVATIONS[activation], bias=has_bias, norm=norm)
