@@ -7,11 +7,11 @@ from palladio.model.base.errors import ConfigError
 from palladio.model.config.hf_config import HfConfig
 from palladio.model.config.weight_rules import Transform, WeightRule, layer_rules
 from palladio.model.config.weight_tables import TABLES
-from palladio.model.spec.encoder_spec import EncoderHead, EncoderSpec
+from palladio.model.spec.encoder_spec import EncoderHead, EncoderSpec, HeadActivation
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
 from palladio.model.spec.norm_spec import NormSpec
 
-_ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu")
+_ACTIVATIONS: tuple[HeadActivation, ...] = ("gelu", "gelu_tanh", "silu", "relu")
 EMBEDDINGS = (
     TABLES[0],
     WeightRule("model.embeddings.position_embeddings.weight", "positions", "vector"),
@@ -130,10 +130,11 @@ def num_types(hf: HfConfig, default: int) -> int:
 def read_head(hf: HfConfig, norm: NormSpec) -> EncoderHead:
     """Read the head that classifies where config.json describes it, as ModernBERT's does."""
     pooling = hf.values.get("classifier_pooling", "cls")
-    activation = hf.activation("classifier_activation", default="gelu")
+    named = hf.activation("classifier_activation", default="gelu")
+    activation = next((one for one in _ACTIVATIONS if one == named), None)
     if pooling not in ("cls", "mean"):
         raise ConfigError(f"classifier_pooling must be cls or mean, found {shown(pooling)}")
-    if activation not in _ACTIVATIONS:
-        raise ConfigError(f"classifier_activation: {activation} is not supported; only {', '.join(_ACTIVATIONS)} are")
+    if activation is None:
+        raise ConfigError(f"classifier_activation: {named} is not supported; only {', '.join(_ACTIVATIONS)} are")
     has_bias = hf.flag("classifier_bias", default=False)
     return EncoderHead(pooling=pooling, activation=activation, bias=has_bias, norm=norm)

@@ -97,7 +97,8 @@ class SegmentAttention(Module):
             )
         if self.real_heads is not None:
             out = jnp.where(jnp.array(self.real_heads)[:, None], out, 0)
-        return self.output(out.reshape(T, -1))
+        back: jax.Array = self.output(out.reshape(T, -1))
+        return back
 
 
 class DistanceTable(Module):
