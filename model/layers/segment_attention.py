@@ -111,7 +111,8 @@ class DistanceTable(Module):
 
     def of_distances(self) -> jax.Array:
         """Return the bias by distance: f32[N, 2·M+1], column M + d for a key d tokens after the query."""
-        return self.table[...].astype(jnp.float32)[buckets(self.spec)].T
+        by_distance: jax.Array = self.table[...].astype(jnp.float32)[buckets(self.spec)].T
+        return by_distance
 
 
 def buckets(spec: DistanceBias) -> NDArray[np.int32]:
