@@ -1,6 +1,7 @@
 """The encoder: a residual loop over layers whose tokens see both ways, with embeddings and heads of its own."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -87,9 +88,7 @@ class Encoder(Module):
         self.score = None if classifier is None or head is None else PooledHead(context, classifier, head, D)
         self.head_bias = None
 
-    def __call__(
-        self, batch: ForwardBatch, kv_cache: tuple[jax.Array, ...] = ()
-    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    def __call__(self, batch: ForwardBatch, kv_cache: tuple[Any, ...]) -> tuple[jax.Array, tuple[Any, ...]]:
         """Compute one forward step of whole texts.
 
         Args:

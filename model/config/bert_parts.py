@@ -1,8 +1,6 @@
 """What encoders of BERT's form share: weight tables, their head, and how config.json describes them."""
 
 import dataclasses
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from palladio.model.base.config_keys import shown
 from palladio.model.base.errors import ConfigError
@@ -13,9 +11,7 @@ from palladio.model.spec.encoder_spec import EncoderHead, EncoderSpec, HeadActiv
 from palladio.model.spec.layer_spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
 from palladio.model.spec.norm_spec import NormSpec
 
-_ACTIVATIONS: Mapping[str, HeadActivation] = MappingProxyType(
-    {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "silu": "silu", "relu": "relu"}
-)
+_ACTIVATIONS: tuple[HeadActivation, ...] = ("gelu", "gelu_tanh", "silu", "relu")
 EMBEDDINGS = (
     TABLES[0],
     WeightRule("model.embeddings.position_embeddings.weight", "positions", "vector"),
@@ -134,10 +130,11 @@ def num_types(hf: HfConfig, default: int) -> int:
 def read_head(hf: HfConfig, norm: NormSpec) -> EncoderHead:
     """Read the head that classifies where config.json describes it, as ModernBERT's does."""
     pooling = hf.values.get("classifier_pooling", "cls")
-    activation = hf.activation("classifier_activation", default="gelu")
+    named = hf.activation("classifier_activation", default="gelu")
+    activation = next((one for one in _ACTIVATIONS if one == named), None)
     if pooling not in ("cls", "mean"):
         raise ConfigError(f"classifier_pooling must be cls or mean, found {shown(pooling)}")
-    if activation not in _ACTIVATIONS:
-        raise ConfigError(f"classifier_activation: {activation} is not supported; only {', '.join(_ACTIVATIONS)} are")
+    if activation is None:
+        raise ConfigError(f"classifier_activation: {named} is not supported; only {', '.join(_ACTIVATIONS)} are")
     has_bias = hf.flag("classifier_bias", default=False)
-    return EncoderHead(pooling=pooling, activation=_ACTIVATIONS[activation], bias=has_bias, norm=norm)
+    return EncoderHead(pooling=pooling, activation=activation, bias=has_bias, norm=norm)

@@ -97,7 +97,8 @@ class SegmentAttention(Module):
             )
         if self.real_heads is not None:
             out = jnp.where(jnp.array(self.real_heads)[:, None], out, 0)
-        return self.output(out.reshape(T, -1))
+        back: jax.Array = self.output(out.reshape(T, -1))
+        return back
 
 
 class DistanceTable(Module):
@@ -110,8 +111,8 @@ class DistanceTable(Module):
 
     def of_distances(self) -> jax.Array:
         """Return the bias by distance: f32[N, 2·M+1], column M + d for a key d tokens after the query."""
-        found: jax.Array = self.table[...].astype(jnp.float32)[buckets(self.spec)].T
-        return found
+        by_distance: jax.Array = self.table[...].astype(jnp.float32)[buckets(self.spec)].T
+        return by_distance
 
 
 def buckets(spec: DistanceBias) -> NDArray[np.int32]:

@@ -64,8 +64,8 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, segments: Segments, opti
         raise NotImplementedError(f"heads of {H}: its tiles have up to {MAX_HEAD_SIZE}")
     blocks = Blocks.of(H, q.dtype)
     first, end = segments.seen(options.window)
-    first_of_blocks, end_of_blocks = (jnp.pad(bound, (0, -T % blocks.queries)) for bound in (first, end))
-    low, high = block_ranges(first_of_blocks, end_of_blocks, blocks.queries)
+    padding = (0, -T % blocks.queries)
+    low, high = block_ranges(jnp.pad(first, padding), jnp.pad(end, padding), blocks.queries)
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     out: jax.Array = pl.pallas_call(
         functools.partial(

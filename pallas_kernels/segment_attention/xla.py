@@ -50,8 +50,8 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, segments: Segments, opti
             if bias is not None:
                 query = number * block + jnp.arange(block, dtype=jnp.int32)
                 added = _distances(bias, query, token).reshape(K, G * block, chunk)
-            key, value = (lax.dynamic_slice_in_dim(x, at, chunk, axis=1) for x in (keys, values))
-            return _add_chunk(softmax, own, key, value, jnp.tile(visible, (G, 1)), options.scale, added)
+            here, there = (lax.dynamic_slice_in_dim(x, at, chunk, axis=1) for x in (keys, values))
+            return _add_chunk(softmax, own, here, there, jnp.tile(visible, (G, 1)), options.scale, added)
 
         R = (K, G * block)
         # Masked scores are far below the first peak, so that a row which has seen no key yet has no weights.
@@ -59,8 +59,8 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, segments: Segments, opti
         num_chunks = -(-(high[number] - low[number]) // chunk)
         softmax = lax.fori_loop(0, num_chunks, add_chunk, start)
         done = softmax.output / jnp.maximum(softmax.total, jnp.finfo(jnp.float32).tiny)[..., None]
-        added: jax.Array = lax.dynamic_update_index_in_dim(out, done.astype(q.dtype), number, axis=0)
-        return added
+        new: jax.Array = lax.dynamic_update_index_in_dim(out, done.astype(q.dtype), number, axis=0)
+        return new
 
     num_blocks = -(-segments.stops.max() // block)  # of real tokens
     out: jax.Array = lax.fori_loop(0, num_blocks, attend, jnp.zeros(rows.shape, q.dtype))
