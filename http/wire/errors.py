@@ -190,7 +190,10 @@ def install_error_handlers(app: FastAPI, note: NoteError) -> None:
         assert isinstance(exc, RequestValidationError)
         first = exc.errors()[0]
         name = str(first["loc"][-1])
-        return ErrorBody(400, f"{name}: {first['msg']}", name).response(route_path(request.scope))
+        got = "" if first["type"] == "missing" else f", got {first['input']!r:.80}"
+        return ErrorBody(400, f"{name}: {first['msg'].removeprefix('Input ')}{got}", name).response(
+            route_path(request.scope)
+        )
 
     app.add_exception_handler(PalladioError, known)
     app.add_exception_handler(HttpError, known)

@@ -26,7 +26,8 @@ MISSING: Final[Mapping[tuple[str, ...], str]] = {
         *("/init_weight_transfer_engine", "/shutdown_weight_transfer_engine", "/start_weight_update"),
         *("/start_draft_weight_update", "/update_weights", "/finish_weight_update"),
     ): _UPDATES,
-    ("/get_weights_by_name", "/weights_checker", "/weight_checker", "/weight_info"): (
+    ("/weight_info",): "GET /model_info, which has weight_version",
+    ("/get_weights_by_name", "/weights_checker", "/weight_checker"): (
         "the checkpoint: all of its tensors are compared with the model when they are loaded"
     ),
     ("/get_world_size",): "GET /server_info, which has tp_size and dp_size",

@@ -1,6 +1,7 @@
 """Request fields that routes share, and what happens to fields that a route does not have."""
 
 import functools
+import json
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
@@ -334,13 +335,33 @@ def _readable(exc: pydantic.ValidationError, data: Mapping[str, Any]) -> Invalid
     at the same place are joined.
     """
     paths: dict[str, list[str]] = {}
+    inputs: dict[str, str] = {}
     for error in exc.errors(include_url=False):
         reason = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
-        paths.setdefault(_path(error["loc"], data, is_missing=error["type"] == "missing"), []).append(reason)
+        path = _path(error["loc"], data, is_missing=error["type"] == "missing")
+        paths.setdefault(path, []).append(reason)
+        if error["type"] not in _WITHOUT_INPUT:
+            inputs.setdefault(path, f", got {shown_input(error['input'])}")
     field = next(iter(paths)).partition(".")[0]
     path = max((path for path in paths if path.partition(".")[0] == field), key=lambda path: path.count("."))
     reasons = paths[path]
-    return InvalidRequestError(f"{path}: {' or '.join(dict.fromkeys(reasons))}", param=path)
+    return InvalidRequestError(f"{path}: {' or '.join(dict.fromkeys(reasons))}{inputs.get(path, '')}", param=path)
+
+
+_WITHOUT_INPUT = frozenset({"missing", "value_error", "extra_forbidden"})  # the last two say themselves what is wrong
+
+
+def shown_input(value: object) -> str:
+    """A wrong value as an error shows it, in few characters."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    text = json.dumps(value, ensure_ascii=False, default=lambda other: type(other).__name__)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} …"
+
+
+_MAX_SHOWN = 60
 
 
 def _path(location: Sequence[str | int], data: object, *, is_missing: bool) -> str:
