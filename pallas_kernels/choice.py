@@ -33,7 +33,7 @@ class Kernels:
     def segment_attention(self) -> str:
         """Backend of segment_attention, in models without a cache: that of the attention. The op has no backend of its
         own for Hopper GPUs and CPUs."""
-        return self.latent_attention
+        return "xla" if self.target.skips("segment_attention", self.latent_attention) else self.latent_attention
 
     @property
     def grouped_matmul(self) -> str:

@@ -81,7 +81,9 @@ def check_num_inputs(count: int, param: str) -> None:
         InvalidRequestError: a request has too many texts.
     """
     if count > MAX_INPUTS:
-        raise InvalidRequestError(f"{param} takes at most {MAX_INPUTS} texts, got {count}", param=param)
+        raise InvalidRequestError.of(
+            "{param} takes at most {most} texts, got {count}", param=param, most=MAX_INPUTS, count=count
+        )
 
 
 def text_truncation(
@@ -139,8 +141,9 @@ async def encode_texts(context: Context, spec: EmbeddingSpec, texts: TextInputs)
         raise InvalidRequestError.of("{param} must not be empty", param=texts.param)
     longest = max(len(one.ids) for one in found)
     if texts.truncation is None and texts.max_tokens is not None and longest > texts.max_tokens:
-        message = f"a text has {longest} tokens, over max_tokens ({texts.max_tokens})"
-        raise InvalidRequestError(message, param=texts.param)
+        limits = {"limit": "max_tokens"}
+        message = "{param} has a text of {longest} tokens, over {limit} ({most})"
+        raise InvalidRequestError.of(message, param=texts.param, fields=limits, longest=longest, most=texts.max_tokens)
     return found
 
 

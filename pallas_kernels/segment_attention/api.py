@@ -10,6 +10,7 @@ from palladio.pallas_kernels.segment_attention import gpu_triton, reference, tpu
 from palladio.pallas_kernels.segment_attention.segments import SegmentOptions, Segments
 from palladio.pallas_kernels.target import Target
 
+OP = "segment_attention"
 BACKENDS = {
     "tpu": tpu.attention,
     "gpu_triton": gpu_triton.attention,
@@ -70,7 +71,7 @@ def segment_attention(
     spoilt = ~jnp.isfinite(v).all(axis=(1, 2))
     values = jnp.where(spoilt[:, None, None], 0, v)
     bound = {name: functools.partial(call, q, k, values, segments, options) for name, call in BACKENDS.items()}
-    out = dispatch("segment_attention", bound, AUTO_ORDER[target.platform], backend)
+    out = dispatch(OP, bound, target.kept(OP, AUTO_ORDER[target.platform]), backend)
     before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(spoilt, dtype=jnp.int32)])
     is_spoilt = before[segments.stops] > before[segments.starts]
     return jnp.where(is_spoilt[:, None, None], jnp.nan, out)

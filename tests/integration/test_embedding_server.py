@@ -126,8 +126,8 @@ def test_what_the_server_says(server: Server) -> None:
     assert server.http.get("/get_model_info").json()["is_generation"] is False
     assert server.http.get("/health_generate").status_code == 200
     info = server.http.get("/get_server_info").json()
-    embedding = {"size": 48, "pooling": "last", "normalized": True, "classes": None}
-    assert (info["is_embedding"], info["embedding"]) == (True, embedding)
+    embedding = {"size": 48, "pooling": "last", "normalized": True, "classes": None, "kinds": ["dense"]}
+    assert (info["is_embedding"], info["embedding"] | embedding) == (True, info["embedding"])
     assert "palladio" in server.http.get("/metrics").text
 
 

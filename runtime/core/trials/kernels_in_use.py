@@ -30,11 +30,13 @@ from palladio.pallas_kernels.kv_cache_update.api import OP as CACHE_UPDATE
 from palladio.pallas_kernels.latent_attention.api import OP as LATENT_ATTENTION
 from palladio.pallas_kernels.ragged_paged_attention import AttentionShape, ScaledPages
 from palladio.pallas_kernels.ragged_paged_attention.api import OP as ATTENTION
+from palladio.pallas_kernels.segment_attention.api import OP as SEGMENT_ATTENTION
 from palladio.runtime.core.trials.attention_cases import AttentionLayer
 from palladio.runtime.core.trials.case import PORTABLE, Case, Kernel, first_taken
 from palladio.runtime.core.trials.expert_cases import ExpertSum, Rotation, Router
 from palladio.runtime.core.trials.latent_cases import LatentLayer
 from palladio.runtime.core.trials.product_cases import MOST_GROUPS, BlockProduct, GroupedProduct
+from palladio.runtime.core.trials.segment_cases import SegmentLayer
 from palladio.runtime.core.trials.write_cases import CacheWrite
 from palladio.runtime.execution.state.device_state import DeviceShape, Weights
 
@@ -72,7 +74,10 @@ class ModelOnDevice:
         return [Kernel(op, backend, tuple(cases.values())) for (op, backend), cases in found.items()]
 
     def _found(self) -> _Found:
-        yield from self._of_latents() if self.model.latent is not None else self._of_attention()
+        if self.model.encoder is not None:
+            yield from self._of_segments()
+        else:
+            yield from self._of_latents() if self.model.latent is not None else self._of_attention()
         yield from self._of_rotation()
         yield from self._of_products()
         yield from self._of_experts()
@@ -102,6 +107,16 @@ class ModelOnDevice:
             head = (sizes.num_kv_heads, sizes.head_size)
             write = CacheWrite(pages, (head, head), self.shape.dtype, by_scales)
             yield CACHE_UPDATE, self.kernels.cache_update, write.cases()
+
+    def _of_segments(self) -> _Found:
+        model, backend, shards = self.model, self.kernels.segment_attention, num_shards(self.shape.mesh)
+        assert model.encoder is not None
+        heads = model.num_heads // shards, model.num_kv_heads // shards, model.head_size
+        has_bias = model.encoder.distances is not None
+        for spec in dict.fromkeys(one.attention for one in model.layers):
+            assert isinstance(spec, AttentionSpec)
+            layer = SegmentLayer(*heads, self.shape.dtype, spec.scale, spec.window, has_bias)
+            yield SEGMENT_ATTENTION, backend, layer.cases()
 
     def _of_latents(self) -> _Found:
         latent, backend = self.model.latent, self.kernels.latent_attention

@@ -9,7 +9,7 @@ from typing import Self
 from palladio.runtime.interface.config.scheduler_config import SchedulerConfig
 from palladio.runtime.interface.errors import ContextLengthError, InvalidRequestError
 from palladio.runtime.interface.messages.engine_state import EngineReady
-from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS
+from palladio.runtime.interface.request.embedding import EMBEDDING_PARAMS, EmbeddingSpec
 from palladio.runtime.interface.request.generation_request import GenerationRequest
 from palladio.runtime.interface.request.pooling_params import PoolingParams
 from palladio.runtime.interface.request.sampling_params import MAX_STOP_TOKEN_IDS, SamplingParams
@@ -125,8 +125,7 @@ class RequestIntake:
         thinking = params.thinking
         if thinking is not None and params.grammar is not None and max_tokens > 0:
             thinking = thinking.leaving_room(max_tokens)
-        pooling = request.pooling.of_prompt(len(prompt_ids))
-        self._check_kinds(pooling)
+        pooling = request.pooling if embedding is None else self._pooling(request, embedding, len(prompt_ids))
         samples = []
         for index in range(params.n):
             place = "" if params.n == 1 else f"-{index}"
@@ -143,15 +142,19 @@ class RequestIntake:
             samples.append(new if is_plain else dataclasses.replace(new, media=request.media, pooling=pooling))
         return samples
 
-    def _check_kinds(self, pooling: PoolingParams) -> None:
-        embedding = self._info.embedding
-        if embedding is None or embedding.classes is not None:
-            return
-        for kind in pooling.kinds:
+    @staticmethod
+    def _pooling(request: GenerationRequest, embedding: EmbeddingSpec, num_tokens: int) -> PoolingParams:
+        """
+        Raises:
+            InvalidRequestError: the model does not make these vectors, or there are too few types of tokens.
+        """
+        pooling = request.pooling.of_prompt(num_tokens)
+        for kind in () if embedding.classes is not None else pooling.kinds:
             if kind not in embedding.kinds:
                 message = "{param}: this model makes {known} vectors, not {kind}"
                 known = ", ".join(embedding.kinds)
                 raise InvalidRequestError.of(message, param="embedding_types", known=known, kind=kind)
+        return pooling
 
     def _check_prompt(self, ids: list[int]) -> None:
         if len(ids) > self._room.limit:

@@ -113,6 +113,7 @@ OWNED: dict[str, Row] = {  # "METHOD path", and behind # the field of the body t
 }
 
 
+VECTORS = ("/embed", "/embed_all", "/embed_sparse", "/predict")
 SCORING = ("/v1/score", "/score", "/v1/rerank", "/rerank", "/v2/rerank", "/v1/classify", "/classify")
 NOT_OWNED = {
     "GET /v1/models/{name}": "models are everybody's",
@@ -137,7 +138,7 @@ NOT_OWNED = {
             "/invocations": ("rid", "request_id"),
             "/generate": ("rid",),
             "/encode": ("rid",),
-            **dict.fromkeys(SCORING, ("rid", "request_id")),
+            **dict.fromkeys((*SCORING, *VECTORS), ("rid", "request_id")),
         }.items()
         for field in fields
     },

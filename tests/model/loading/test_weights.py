@@ -249,7 +249,7 @@ def test_damaged_file(path, damage, message):
 
 def test_no_weights(path):
     (path / "model.safetensors").rename(path / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="convert them to safetensors"):
+    with pytest.raises(CheckpointError, match="convert it to safetensors"):
         load(path)
 
 

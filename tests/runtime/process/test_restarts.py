@@ -273,7 +273,7 @@ async def test_a_long_compile_is_no_hang(tmp_path, capfd):
         assert len(await tokens(engine, "r")) == 20
         assert engine._transport.pid == pid
     lines = [line for line in capfd.readouterr().err.splitlines() if "Still compiling decode[bs=8]" in line]
-    assert 2 <= len(lines) <= 3
+    assert 1 <= len(lines) <= 3  # two, unless the machine is busy
 
 
 async def test_a_stopped_process_does_not_hang(tmp_path):

@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_said_before_anything_is_loaded(tiny_dir, small_dev
 
 
 def test_a_device_that_is_fuller_than_planned_is_a_clear_error(tiny_dir, monkeypatch):
-    def refuse(self, weights, num_pages):
+    def refuse(self, *_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte")
 
     monkeypatch.setattr(DeviceShape, "allocate", refuse)
@@ -246,7 +246,7 @@ def test_several_hosts_leave_no_device_out(tiny_dir, monkeypatch, flags, message
 def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
     design = EnginePlan.of(config(tiny_dir, chunked_prefill_size=64))
     largest = design.programs.built.declared
-    monkeypatch.setattr(EnginePlan, "of", lambda *args: design)
+    monkeypatch.setattr(EnginePlan, "of", lambda *args, **kwargs: design)
 
     class Refusing:
         def lower(self, *args):

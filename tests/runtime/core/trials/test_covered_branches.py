@@ -26,6 +26,7 @@ from palladio.pallas_kernels.ragged_paged_attention import (
     ragged_paged_attention,
 )
 from palladio.pallas_kernels.ragged_paged_attention.inputs.metadata import AttentionOptions
+from palladio.pallas_kernels.segment_attention import segment_attention
 from palladio.pallas_kernels.target import Target
 from palladio.runtime.core.trials import (
     attention_cases,
@@ -33,6 +34,7 @@ from palladio.runtime.core.trials import (
     kernels_in_use,
     latent_cases,
     product_cases,
+    segment_cases,
     write_cases,
 )
 from palladio.runtime.core.trials.attention_cases import AttentionLayer
@@ -40,6 +42,7 @@ from palladio.runtime.core.trials.case import PORTABLE, Case
 from palladio.runtime.core.trials.expert_cases import ExpertSum, Rotation, Router
 from palladio.runtime.core.trials.latent_cases import LatentLayer
 from palladio.runtime.core.trials.product_cases import BlockProduct, GroupedProduct
+from palladio.runtime.core.trials.segment_cases import SegmentLayer
 from palladio.runtime.core.trials.write_cases import CacheWrite
 
 CHOSEN = {"backend", "target"}  # by the trial itself
@@ -80,6 +83,11 @@ def products() -> Iterator[Case]:
     yield from GroupedProduct(1, 256, 128, jnp.float32, jnp.float32).cases()
 
 
+def segments() -> Iterator[Case]:
+    yield from SegmentLayer(4, 2, 64, jnp.float32, 0.1, None, has_bias=True).cases()
+    yield from SegmentLayer(4, 4, 80, jnp.float32, 0.1, 20).cases()
+
+
 def routes() -> Iterator[Case]:
     yield Router(ROUTING, 8, 16, jnp.float32).case(8)
 
@@ -88,6 +96,7 @@ def routes() -> Iterator[Case]:
 OPS: dict[str, tuple[Callable[..., Any], Any, Callable[[], Iterable[Case]]]] = {
     "ragged_paged_attention": (ragged_paged_attention, attention_cases, attention),
     "latent_attention": (latent_attention, latent_cases, latents),
+    "segment_attention": (segment_attention, segment_cases, segments),
     "kv_cache_update": (kv_cache_update, write_cases, writes),
     "latent_cache_update": (latent_cache_update, write_cases, latent_writes),
     "grouped_matmul": (grouped_matmul, product_cases, products),

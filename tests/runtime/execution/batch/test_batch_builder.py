@@ -14,7 +14,7 @@ from palladio.runtime.execution.batch.batch_builder import (
     ForwardLayout,
     StepForm,
 )
-from palladio.runtime.execution.batch.reading import read_batch
+from palladio.runtime.execution.batch.reading import Pooled, read_batch
 from palladio.runtime.execution.sampling.sampler import SampleOutput
 from palladio.runtime.interface.outputs.token_output import TokenLogprob, TokenOutput
 from palladio.runtime.interface.request.generation_request import GenerationRequest
@@ -113,7 +113,7 @@ def test_of_embeddings_that_are_not_finite_the_request_gets_an_error():
     rows = [ScheduledRow(request(name, 0), 0, 3, samples=True) for name in "ab"]
     vectors = jnp.asarray([[1.0, 2.0], [1.0, jnp.nan], [jnp.nan, jnp.nan]])
     step = batch("prefill", rows)
-    good, bad = outputs_of(step, read_batch(step, None, None, vectors))
+    good, bad = outputs_of(step, read_batch(step, None, None, Pooled(vectors, None)))
     assert np.frombuffer(good.embedding or b"", "<f4").tolist() == [1.0, 2.0]
     assert (good.finish, bad.finish, bad.embedding) == (None, NOT_FINITE, None)
 
