@@ -104,7 +104,8 @@ def pool_rows(
     vectors_of_tokens = token_vectors(spec, hidden, weights)
     num_before = sum(len(step.tensors) for step in spec.token_steps)
     size = vectors_of_tokens.shape[1]
-    parts, kept = [], []
+    parts: list[jax.Array] = []
+    kept: list[jax.Array] = []
     for method in spec.methods:
         if method == "last":
             parts.append(_rows(vectors_of_tokens, rows.ends - 1))
