@@ -207,7 +207,8 @@ def _read_embeddings(batch: ScheduledBatch, pooled: Pooled) -> dict[int, TokenOu
         tokens = _NO_VECTOR if of_tokens is None or "tokens" not in kinds else of_tokens[begin:end]
         if np.isfinite(dense).all() and np.isfinite(tokens).all():
             output = row.request.output([], embedding=dense.astype("<f4", copy=False).tobytes())
-            output.token_vectors = tokens.astype("<f4", copy=False).tobytes() if "tokens" in kinds else None
+            if "tokens" in kinds:
+                output = dataclasses.replace(output, token_vectors=tokens.astype("<f4", copy=False).tobytes())
             read.append(output)
         else:
             read.append(row.request.output([], NOT_FINITE))
