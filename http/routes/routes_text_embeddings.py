@@ -139,12 +139,11 @@ async def _predict(context: Context, call: Call, body: PredictRequest) -> Respon
 def _encode(
     context: Context, spec: EmbeddingSpec, texts: tuple[str, ...], with_special: bool, truncation: Truncation | None
 ) -> EncodedText:
-    prepared = [spec.prepared(text) for text in texts]
-    if len(prepared) == 1:
-        return EncodedText(context.encoder.encode(prepared[0], with_special, truncation))
+    first, *others = (spec.prepared(text) for text in texts)
+    if not others:
+        return EncodedText(context.encoder.encode(first, with_special, truncation))
     limit = None if truncation is None else truncation.limit
-    first, second = prepared
-    found = context.encoder.encode_pair(first, second, with_special, limit)
+    found = context.encoder.encode_pair(first, others[0], with_special, limit)
     return found if spec.is_encoder else EncodedText(found.ids)
 
 
