@@ -245,7 +245,7 @@ def test_several_hosts_leave_no_device_out(tiny_dir, monkeypatch, flags, message
 def test_a_program_that_is_too_large_names_its_flag(tiny_dir, monkeypatch):
     design = EnginePlan.of(config(tiny_dir, chunked_prefill_size=64))
     largest = design.programs.built.declared
-    monkeypatch.setattr(EnginePlan, "of", lambda *args: design)
+    monkeypatch.setattr(EnginePlan, "of", lambda *args, **named: design)
 
     class Refusing:
         def lower(self, *args):
