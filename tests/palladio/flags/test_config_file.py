@@ -119,3 +119,33 @@ def test_no_python_is_made_of_a_tag(config, tmp_path: Path) -> None:
     path = config(f"model: m\nserved-model-name: !!python/object/apply:os.mkdir ['{mark}']\n")
     parse_server_args(["--config", path])
     assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "flags"),
+    [
+        ("enable-prefix-caching: false", "--enable-prefix-caching", {}),
+        ("disable-radix-cache: true", "--enable-prefix-caching", {}),
+        ("max-model-len: 64", "--max-model-len auto", {}),
+        ("context-length: 64", "--max-model-len -1", {}),
+        ("max-model-len: auto", "--context-length 64", {"context_length": 64}),
+        ("task: embed", "--task generate", {}),
+        ("task: embed", "--runner generate", {}),
+        ("runner: pooling", "--runner auto", {}),
+        ("runner: pooling", "--convert none", {"is_embedding": True}),
+        ("runner: generate", "--is-embedding", {"is_embedding": True}),
+        ("attn-dp-size: 2", "--attn-dp-size 1", {}),
+        ("attention-data-parallel-size: 2", "--attn-dp-size 1", {}),
+        ("enable-priority-scheduling: true", "--no-enable-priority-scheduling", {}),
+        ("schedule-policy: lpm", "--no-enable-priority-scheduling", {"schedule_policy": "lpm"}),
+        ("enable-log-requests: true", "--no-enable-log-requests", {}),
+        ("log-requests: true", "--no-enable-log-requests", {}),
+        ("async-scheduling: false", "--async-scheduling", {}),
+        ("attention-backend: xla", "--attention-backend fa3", {}),
+        ("enable-lora: true", "--no-enable-lora", {}),
+    ],
+)
+def test_the_command_line_wins_where_its_value_stands_for_the_default(config, text: str, words: str, flags) -> None:
+    usual = parse_server_args(["m"]).args.flags()
+    found = parse_server_args(["m", "--config", config(text + "\n"), *words.split()]).args.flags()
+    assert {name: value for name, value in found.items() if value != usual[name]} == flags
