@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from palladio.flags.server_args import names_model, parse_server_args
-from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError, FlagErrors
+from palladio.server.launch import read_command
 
 
 @pytest.fixture
@@ -72,6 +73,16 @@ def test_what_is_wrong_names_its_line(config, text: str, line: int, words: str) 
         parse_server_args(["--config", path])
     assert f"--config {path}, line {line}: " in str(error.value)
     assert words in str(error.value)
+
+
+def test_a_value_out_of_range_names_its_line_too(config) -> None:
+    path = config("model: m\nport: 99999\nmax-num-seqs: 0\n")
+    with pytest.raises(FlagErrors) as error:
+        read_command(["--config", path], {})
+    port, running = error.value.sentences
+    assert f"{path}, line 2" in port
+    assert f"{path}, line 3" in running
+    assert "--max-num-seqs" in running
 
 
 def test_two_names_of_one_flag_in_a_file(config) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from palladio.flags.server_args import parse_server_args
 from palladio.runtime.interface.errors import ConfigError, FlagErrors
+from palladio.server.launch import read_command
 
 
 def parse(words: str):
@@ -197,6 +198,24 @@ def test_every_missing_feature_has_one_sentence() -> None:
         strict=True,
     ):
         assert all(word in sentence for word in words), sentence
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ('--enable-lora --speculative-config {"method":"eagle3","model":"x"}', ("LoRA", "draft models")),
+        ("--enable-lora --quantization bitsandbytes", ("LoRA", "--quantization bitsandbytes")),
+        ("--enable-lora --tool-call-parser beam", ("LoRA", "--tool-call-parser beam")),
+        ("--tool-call-parser beam --port 99999", ("--tool-call-parser beam", "--port")),
+        ("--quantization bitsandbytes --page-size 0", ("--page-size", "--quantization bitsandbytes")),
+        ("--tp many --ep-size 4 --enable-lora", ("--tp takes an integer", "LoRA")),
+    ],
+)
+def test_what_a_config_refuses_is_told_with_what_a_flag_refuses(words: str, parts: tuple) -> None:
+    with pytest.raises(FlagErrors) as error:
+        read_command(["m", *words.split()], {})
+    assert len(error.value.sentences) == len(parts)
+    assert all(part in str(error.value) for part in parts)
 
 
 @pytest.mark.parametrize(
