@@ -121,8 +121,7 @@ class ParsedCommand:
         try:
             args.engine_config()
         except ConfigError:
-            groups = (getattr(args, group.name) for group in dataclasses.fields(args))
-            values = {field.name: getattr(group, field.name) for group in groups for field in dataclasses.fields(group)}
+            values = {name: value for group in vars(args).values() for name, value in vars(group).items()}
             raise FlagErrors.join([self.explained(error) for error in find_mistakes(values)]) from None
 
 
@@ -144,14 +143,12 @@ def parse_server_args(
         _print_help()
     command = GivenFlags(flag_table())
     command.take([*variables, *options])
-    args = build_args(command, errors)
-    given = frozenset(command.values)
-    notes = notes_on(command)
-    return ParsedCommand(_without_alias(args), tuple(command.warnings), notes, command.asks_pictures, given)
+    parsed = build_command(command, errors)
+    return dataclasses.replace(parsed, args=_without_alias(parsed.args))
 
 
-def build_args(command: GivenFlags, errors: Sequence[ConfigError] = ()) -> ServerArgs:
-    """Build the configs of a command.
+def build_command(command: GivenFlags, errors: Sequence[ConfigError] = ()) -> ParsedCommand:
+    """Build the configs of a command, without a look at files.
 
     Args:
         errors: what else is wrong.
@@ -159,16 +156,17 @@ def build_args(command: GivenFlags, errors: Sequence[ConfigError] = ()) -> Serve
     Raises:
         ConfigError: there are errors, the command has some, or its values do not fit; there is one sentence for each.
     """
-    found = [*errors, *command.errors]
+    found, notes = [*errors, *command.errors], _notes_on(command)
     values = {name: value.value for name, value in command.values.items()}
     if not found:
         if "model_path" not in values:
             raise ConfigError("--model-path is required: a Hugging Face model directory or hub id")
         try:
-            return _build(values)
+            args = _build(values)
         except ConfigError:
             pass  # it is found again, with all others
-    notes = notes_on(command)
+        else:
+            return ParsedCommand(args, tuple(command.warnings), notes, command.asks_pictures, frozenset(values))
     found += [_explained(error, notes) for error in find_mistakes({"model_path": "m"} | values, command.unknown)]
     raise FlagErrors.join(found)
 
@@ -233,7 +231,7 @@ def flag_table() -> FlagTable:
     return FlagTable(own_flags(), own_hints(configs))
 
 
-def notes_on(command: GivenFlags) -> dict[str, str]:
+def _notes_on(command: GivenFlags) -> dict[str, str]:
     """Give what an error is to say of flags that are typed under other names or elsewhere: name of ours → note."""
     return {value.name: note for value in command.values.values() if (note := _note(value))}
 
