@@ -1,5 +1,6 @@
 """--config FILE: YAML as both peers write it, beside the command line; what is wrong names its line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,17 @@ def test_a_file_of_vllm(config) -> None:
     assert flags["random_seed"] is None
 
 
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [(".7", 0.7), ("1.", 1.0), ("1_0", 10), ("0x10", 16), ("+3", 3), ("-2", -2), ("1.5e+3", 1500.0), ("'1'", "1")],
+)
+def test_numbers_within_an_object_are_yaml_s(config, written: str, number: object) -> None:
+    path = config(f"model: m\nhf-overrides: {{x: {written}, y: [{written}]}}\n")
+    found = json.loads(parse_server_args(["--config", path]).args.source.json_model_override_args)
+    assert found == {"x": number, "y": [number]}
+    assert type(found["x"]) is type(number)
+
+
 def test_the_command_line_wins_whatever_the_names(config) -> None:
     path = config("model: org/m\ntensor-parallel-size: 2\nserved-model-name: a\ndeterministic: true\n")
     words = ["org/other", "--tp", "4", "--no-deterministic"]
@@ -64,6 +76,9 @@ def test_the_command_line_wins_whatever_the_names(config) -> None:
         ("model: [\n", 2, "expected the node content"),
         ("model: m\n? [a, b]\n: 1\n", 2, "a key must be a word"),
         ("base: &b {x: 1}\nmodel: m\nhf-overrides:\n  <<: *b\n", 4, "a key must be a word"),
+        ("model: m\nhf-overrides:\n  x: .inf\n", 3, "'.inf' is not a number"),
+        ("model: m\nhf-overrides:\n  x: !!int ab\n", 3, "'ab' is not a number"),
+        ("model: m\nhf-overrides:\n  x: !!int ''\n", 3, "'' is not a number"),
         ("model: m\nx: &a [*a]\n", 2, "an alias leads into itself"),
     ],
 )
