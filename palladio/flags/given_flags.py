@@ -161,14 +161,16 @@ class GivenFlags:
 
     def _share_experts(self, option: Option) -> None:
         """Set what vLLM's switch asks for: each device of all data-parallel ranks has experts of its own."""
+        given = self.values.get("ep_size")
+        if given is not None and given.option.rank > option.rank:
+            return
         tp_size, dp_size = (self.values[name].value if name in self.values else 1 for name in ("tp_size", "dp_size"))
         wanted: dict[str, Any] = {"ep_size": tp_size}
         if dp_size > 1 and "enable_dp_attention" not in self.values:
             wanted = {"tp_size": tp_size * dp_size, "enable_dp_attention": True, "ep_size": tp_size * dp_size}
             shown = f"--tp-size {tp_size * dp_size} --dp-size {dp_size} --enable-dp-attention"
             self._warn(f"{option.typed} sets {shown} --ep-size {tp_size * dp_size}: all ranks share the experts")
-        given = self.values.get("ep_size")
-        if given is not None and given.value != wanted["ep_size"]:
+        if given is not None and given.option.rank == option.rank and given.value != wanted["ep_size"]:
             self.errors.append(
                 ConfigError(
                     f"{given.option.shown} and {option.typed} (--ep-size {wanted['ep_size']}) contradict each other"

@@ -169,6 +169,8 @@ def test_no_python_is_made_of_a_tag(config, tmp_path: Path) -> None:
         ("async-scheduling: false", "--async-scheduling", {}),
         ("attention-backend: xla", "--attention-backend fa3", {}),
         ("enable-lora: true", "--no-enable-lora", {}),
+        ("enable-expert-parallel: true", "--tp 4 --ep-size 2", {"tp_size": 4, "ep_size": 2}),
+        ("ep-size: 2", "--tp 4 --enable-expert-parallel", {"tp_size": 4, "ep_size": 4}),
     ],
 )
 def test_the_command_line_wins_where_its_value_stands_for_the_default(config, text: str, words: str, flags) -> None:
