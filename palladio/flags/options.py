@@ -56,8 +56,10 @@ class Option:
     def become(self, words: Sequence[str]) -> "list[Option]":
         """Give the options that stand in the place of this one: they keep its words as typed, and its place."""
         words_typed = tuple(self.values) if self.typed_values is None else self.typed_values
-        kept = {"typed": self.typed, "place": self.place, "rank": self.rank, "typed_values": words_typed}
-        return [dataclasses.replace(one, **kept) for one in read_options(words)]
+        return [
+            dataclasses.replace(self, name=one.name, values=one.values, typed_values=words_typed)
+            for one in read_options(words)
+        ]
 
 
 def read_options(argv: Sequence[str]) -> list[Option]:
