@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple
 from palladio.cli.parsing import make_parser
 from palladio.flags.flag_table import OwnValue
 from palladio.flags.given_flags import GivenFlags
-from palladio.flags.options import read_options
-from palladio.flags.peer_environment import PeerVariables, load_peer_variables
-from palladio.flags.server_args import flag_table
+from palladio.flags.options import Option, read_options
+from palladio.flags.peer_environment import PeerVariables, load_peer_variables, read_peer_environment
+from palladio.flags.server_args import build_command, flag_table
+from palladio.model.config.config_overrides import overrides_of
 from palladio.runtime.interface.errors import ConfigError, FlagErrors
 from palladio.server.launch import report_error
 
@@ -143,18 +144,48 @@ def migrated(launch: Launch) -> Migrated:
             where = f"; give it unless {files[0].shown} does" if files else ""
             reasons.append(f"--{name} {default} is {launch.server}'s default{where}")
     dp_size = flags.values.get("dp_size")
-    if launch.server == "SGLang-JAX" and dp_size is not None and dp_size.value > 1:
+    is_shared = "enable_dp_attention" in flags.values
+    if launch.server == "SGLang-JAX" and dp_size is not None and dp_size.value > 1 and not is_shared:
+        options.append(Option.of("--enable-dp-attention", []))
         words.append("--enable-dp-attention")
         reasons.append("--enable-dp-attention: SGLang-JAX's --dp-size divides the --tp-size devices")
-    if flags.errors:
-        error = FlagErrors.join(flags.errors)
-        missing += error.sentences if isinstance(error, FlagErrors) else (str(error),)
-        if any(map(_EXPANSION.search, launch.words)):
-            missing.append("values of the shell's variables are not known here: write them out")
+    mistakes = flags.errors if files else _mistakes([*read_peer_environment(launch.variables).options, *options])
+    missing += _sentences(mistakes)
+    if mistakes and any(map(_EXPANSION.search, launch.words)):
+        missing.append("values of the shell's variables are not known here: write them out")
     model = flags.values.get("model_path")
+    if model is None and not files:
+        reasons.append("no model is named: Palladio serves its embedded one; name yours behind `palladio serve`")
     command = ["palladio", "serve", *([] if model is None else [str(model.value)]), *words]
     line = " ".join([*(f"{name}={_quoted(value)}" for name, value in kept.items()), *map(_quoted, command)])
     return Migrated(line, reasons, missing)
+
+
+def _mistakes(options: Sequence[Option]) -> list[ConfigError]:
+    """Give what `serve` would say of options, without a look at files."""
+    flags = GivenFlags(flag_table())
+    flags.take([Option.of("--model-path", ["m"], rank=-1), *options])
+    errors: list[ConfigError] = []
+    try:
+        command = build_command(flags)
+        command.check(command.args)
+    except ConfigError as error:
+        errors.append(error)
+    overrides = flags.values.get("json_model_override_args")
+    if overrides is not None:
+        try:
+            overrides_of(overrides.value)
+        except ConfigError as error:
+            errors.append(ConfigError(f"{overrides.option.shown}: {error}"))
+    return errors
+
+
+def _sentences(errors: Sequence[ConfigError]) -> list[str]:
+    """Give one sentence for each missing feature and each mistake; an error of several has its own."""
+    plain = [error for error in errors if not isinstance(error, FlagErrors)]
+    joined = [FlagErrors.join(plain)] if plain else []
+    several = [*(error for error in errors if isinstance(error, FlagErrors)), *joined]
+    return [one for error in several for one in (error.sentences if isinstance(error, FlagErrors) else [str(error)])]
 
 
 def _quoted(word: str) -> str:

@@ -5,6 +5,7 @@ Keys are flags without their dashes; a list gives a flag several values, an obje
 
 import importlib
 import json
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -129,12 +130,19 @@ def _plain(path: str, node: Any) -> Any:
         return found
     if node.id == "sequence":
         return [_plain(path, child) for child in node.value]
-    if node.tag in _NUMBERS:
-        try:
-            return json.loads(node.value)
-        except ValueError:
-            return node.value
-    return _scalar(node)
+    return _number(path, node) if node.tag in _NUMBERS else _scalar(node)
+
+
+def _number(path: str, node: Any) -> int | float:
+    """Read a number as YAML does: .7, 1_0 and 0x10 too. JSON has no infinities."""
+    yaml: Any = importlib.import_module("yaml")
+    try:
+        number = yaml.constructor.SafeConstructor().construct_object(node)
+    except (ValueError, IndexError):  # of a word that a tag calls a number, such as !!int ''
+        number = None
+    if not isinstance(number, int) and not (isinstance(number, float) and math.isfinite(number)):
+        raise ConfigError(f"--config {path}, line {_line(node)}: {node.value!r} is not a number that JSON has")
+    return number
 
 
 def _line(node: Any) -> int:

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from palladio.flags.options import Option
+from palladio.flags.options import Option, read_options
 from palladio.runtime.interface.errors import ConfigError
 from palladio.runtime.interface.flags.foreign_flags import ForeignFlag, ForeignFlags, load_foreign_flags
 from palladio.runtime.interface.flags.peer_flags import load_peer_flags, read_size, sizes
@@ -33,7 +33,7 @@ class OwnValue:
     @property
     def typed_name(self) -> str:
         """The flag as typed, with underscores and without `no_`: two spellings of one name are the same."""
-        return self.option.typed.lstrip("-").replace("-", "_").removeprefix("no_")
+        return self.option.typed_name
 
 
 class FlagTable:
@@ -69,6 +69,45 @@ class FlagTable:
         if row is None or not row.stands_for_ours or option.name in self._theirs:
             return [option], None
         return option.become(row.words(option.typed, self._without_units(option, option.values))), row
+
+    def turned_off(self, option: Option) -> str | None:
+        """Give the switch of ours that an option turns off as the opposite of another name of it; None: there is none.
+
+        vLLM's --enable-prefix-caching is one: --no-enable-prefix-caching is another name of --disable-radix-cache.
+        """
+        name = option.name
+        other = name.removeprefix("no_") if name.startswith("no_") else f"no_{name}"
+        found = None if name in self._theirs else self._others.find(other)
+        is_switch = found is not None and found.verdict == "alias" and isinstance(self.ours.get(found.here), bool)
+        return found.here if found is not None and is_switch else None
+
+    def may_set(self, row: ForeignFlag) -> dict[str, tuple[Any, ...]]:
+        """Give the flags of ours that a row can set, each with the values that it can get; (): any."""
+        if row.verdict == "alias":
+            return {row.here: ()}
+        found: dict[str, tuple[Any, ...]] = {}
+        for words in (row.here, *(row.values or {}).values()):
+            for option in read_options(words.split()):
+                if "{}" in option.values:
+                    found[option.name] = ()
+                else:
+                    value = self.own_value(option)
+                    known = found.get(option.name)
+                    if isinstance(value, OwnValue) and known != ():
+                        found[option.name] = (*(known or ()), value.value)
+        return found
+
+    def names_of(self, option: Option) -> set[str]:
+        """The flags of ours that an option is about, whatever its values."""
+        row = self._others.find(option.typed_name)
+        own = self.own_name(option)
+        named = set() if row is None or not row.stands_for_ours else set(self.may_set(row))
+        return named if own is None else {own}
+
+    def own_name(self, option: Option) -> str | None:
+        """The flag of ours that an option sets, without `no_`; None: it is none of ours."""
+        name = self._own_name(option.name)
+        return name if name is None or name in self.ours else name.removeprefix("no_")
 
     def stand_for(self, option: Option) -> list[Option]:
         """Give the options of ours that an option stands for; an option with a wrong value stands for itself."""

@@ -24,6 +24,7 @@ class Option:
         place: where it stands, if not on the command line: a file with a line, or a variable of the environment.
         rank: an option gives way to those of a higher rank: -1 the embedded model's, 0 variables, 1 a file, 2 the
             command line.
+        typed_values: the words as typed, if `values` are others that they stand for; None: they are the same.
     """
 
     typed: str
@@ -31,20 +32,34 @@ class Option:
     values: list[str]
     place: str = ""
     rank: int = 2
+    typed_values: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, typed: str, values: Sequence[str], *, place: str = "", rank: int = 2) -> "Option":
         return cls(typed, typed.lstrip("-").replace("-", "_"), list(values), place, rank)
 
     @property
+    def spelling(self) -> str:
+        """What `--x`, `--X-Y=1` and `--no-x` have in common: they are one name of a flag. A model's own is its own."""
+        return "--" + self.typed_name if self.typed.startswith("-") else self.typed
+
+    @property
+    def typed_name(self) -> str:
+        """The flag as typed, with underscores and without `no_`."""
+        return self.typed.lstrip("-").replace("-", "_").removeprefix("no_")
+
+    @property
     def shown(self) -> str:
         """The option as an error shows it: as typed, with its value."""
-        return " ".join((self.typed, *self.values))
+        return " ".join((self.typed, *(self.values if self.typed_values is None else self.typed_values)))
 
     def become(self, words: Sequence[str]) -> "list[Option]":
-        """Give the options that stand in the place of this one: they keep its name as typed, and its place."""
-        options = read_options(words)
-        return [dataclasses.replace(one, typed=self.typed, place=self.place, rank=self.rank) for one in options]
+        """Give the options that stand in the place of this one: they keep its words as typed, and its place."""
+        words_typed = tuple(self.values) if self.typed_values is None else self.typed_values
+        return [
+            dataclasses.replace(self, name=one.name, values=one.values, typed_values=words_typed)
+            for one in read_options(words)
+        ]
 
 
 def read_options(argv: Sequence[str]) -> list[Option]:

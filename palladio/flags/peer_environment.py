@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from palladio.flags.options import Option, read_options
-from palladio.runtime.interface.errors import ConfigError, FlagErrors, UnsupportedFlagError
+from palladio.runtime.interface.errors import ConfigError, UnsupportedFlagError
 
 _OFF = frozenset({"", "0", "false", "no", "off"})
 
@@ -56,11 +56,13 @@ class PeerEnvironment:
         options: of a command line, to which they give way.
         notes: lines for the log about variables that set a flag.
         warnings: lines about variables that change nothing, one for each reason.
+        errors: one for each variable that asks for what is not here.
     """
 
     options: tuple[Option, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    errors: tuple[ConfigError, ...] = ()
 
 
 def load_peer_variables() -> list[PeerVariable]:
@@ -94,11 +96,7 @@ class PeerVariables:
 
 
 def read_peer_environment(environment: Mapping[str, str]) -> PeerEnvironment:
-    """Read what variables of other servers ask for.
-
-    Raises:
-        ConfigError: variables ask for what is not here; there is one sentence for each missing feature.
-    """
+    """Read what variables of other servers ask for."""
     table = PeerVariables(load_peer_variables())
     places = table.order
     options: list[Option] = []
@@ -124,7 +122,5 @@ def read_peer_environment(environment: Mapping[str, str]) -> PeerEnvironment:
                 set_by[option.name] = name
                 options.append(option)
                 notes.append(f"{name} sets {option.typed}, unless the flag is given")
-    if errors:
-        raise FlagErrors.join(errors)
     warnings = [f"{', '.join(names)}: no effect: {reason}" for reason, names in without.items()]
-    return PeerEnvironment(tuple(options), tuple(notes), tuple(warnings))
+    return PeerEnvironment(tuple(options), tuple(notes), tuple(warnings), tuple(errors))

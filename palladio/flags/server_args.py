@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,27 +96,43 @@ class ParsedCommand:
 
     Attributes:
         warnings: one line for each flag that was accepted and does nothing, or not quite the same.
-        other_names: flags of ours that were typed under other names: name → as typed.
+        notes: flags of ours that were typed under other names, or stand elsewhere than on the command line: name → what
+            an error is to say of it.
         asks_pictures: the flag, as typed, that asks to read pictures; "": none.
         given: names of our flags that the command sets, under whatever names.
     """
 
     args: ServerArgs
     warnings: tuple[str, ...]
-    other_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    notes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     asks_pictures: str = ""
     given: frozenset[str] = frozenset()
 
-    def with_other_names(self, error: ConfigError) -> ConfigError:
-        """Give an error that says which flag was typed, if it names one of ours that was typed under another name."""
-        return _with_other_names(error, self.other_names)
+    def explained(self, error: ConfigError) -> ConfigError:
+        """Give an error that says how a flag was typed and where it stands, if that is not as the error names it."""
+        return _explained(error, self.notes)
+
+    def check(self, args: ServerArgs) -> None:
+        """Check the flags beside each other.
+
+        Raises:
+            ConfigError: values are out of range, or do not fit together; there is one sentence for each mistake.
+        """
+        try:
+            args.engine_config()
+        except ConfigError:
+            values = {name: value for group in vars(args).values() for name, value in vars(group).items()}
+            raise FlagErrors.join([self.explained(error) for error in find_mistakes(values)]) from None
 
 
-def parse_server_args(argv: Sequence[str], variables: Sequence[Option] = ()) -> ParsedCommand:
+def parse_server_args(
+    argv: Sequence[str], variables: Sequence[Option] = (), errors: Sequence[ConfigError] = ()
+) -> ParsedCommand:
     """Parse a launch command's flags; a word that is none, first or behind `--flag=value`, is the model.
 
     Args:
         variables: options that variables of the environment stand for; any other gives them up.
+        errors: what is wrong with the environment, to be told with what is wrong here.
 
     Raises:
         ConfigError: unknown or unsupported flags, or values that do not fit. There is one sentence for each mistake.
@@ -127,17 +143,54 @@ def parse_server_args(argv: Sequence[str], variables: Sequence[Option] = ()) -> 
         _print_help()
     command = GivenFlags(flag_table())
     command.take([*variables, *options])
-    if command.errors:
-        raise FlagErrors.join(command.errors)
-    if "model_path" not in command.values:
-        raise ConfigError("--model-path is required: a Hugging Face model directory or hub id")
-    names = {value.name: value.option.typed for value in command.values.values() if _is_other_name(value)}
-    try:
-        args = _build({name: value.value for name, value in command.values.items()})
-    except ConfigError as error:
-        raise _with_other_names(error, names) from None
-    given = frozenset(command.values)
-    return ParsedCommand(_without_alias(args), tuple(command.warnings), names, command.asks_pictures, given)
+    parsed = build_command(command, errors)
+    return dataclasses.replace(parsed, args=_without_alias(parsed.args))
+
+
+def build_command(command: GivenFlags, errors: Sequence[ConfigError] = ()) -> ParsedCommand:
+    """Build the configs of a command, without a look at files.
+
+    Args:
+        errors: what else is wrong.
+
+    Raises:
+        ConfigError: there are errors, the command has some, or its values do not fit; there is one sentence for each.
+    """
+    found, notes = [*errors, *command.errors], _notes_on(command)
+    values = {name: value.value for name, value in command.values.items()}
+    if not found:
+        if "model_path" not in values:
+            raise ConfigError("--model-path is required: a Hugging Face model directory or hub id")
+        try:
+            args = _build(values)
+        except ConfigError:
+            pass  # it is found again, with all others
+        else:
+            return ParsedCommand(args, tuple(command.warnings), notes, command.asks_pictures, frozenset(values))
+    found += [_explained(error, notes) for error in find_mistakes({"model_path": "m"} | values, command.unknown)]
+    raise FlagErrors.join(found)
+
+
+def find_mistakes(values: Mapping[str, Any], unknown: Collection[str] = ()) -> list[ConfigError]:
+    """Find all mistakes of a command's values: those that one names are left out to find the next.
+
+    Args:
+        values: of the configs' fields, `model_path` among them.
+        unknown: fields whose values are not known; a mistake that names one of them does not count.
+    """
+    left, found = dict(values), []
+    while True:
+        try:
+            _build(left).engine_config()
+        except ConfigError as error:
+            named = {name for name in {*left, *unknown} - {"model_path"} if _names(error, name)}
+            if not named & set(unknown):
+                found.append(error)
+            if not named & left.keys():
+                return found
+            left = {name: value for name, value in left.items() if name not in named}
+        else:
+            return found
 
 
 def _all_options(argv: Sequence[str]) -> list[Option]:
@@ -178,17 +231,25 @@ def flag_table() -> FlagTable:
     return FlagTable(own_flags(), own_hints(configs))
 
 
-def _is_other_name(value: OwnValue) -> bool:
-    return value.option.typed.startswith("-") and value.typed_name != value.name
+def _notes_on(command: GivenFlags) -> dict[str, str]:
+    """Give what an error is to say of flags that are typed under other names or elsewhere: name of ours → note."""
+    return {value.name: note for value in command.values.values() if (note := _note(value))}
 
 
-def _with_other_names(error: ConfigError, names: Mapping[str, str]) -> ConfigError:
-    notes = [
-        f"{typed} is an alias of --{name.replace('_', '-')}"
-        for name, typed in names.items()
-        if re.search(rf"--{name.replace('_', '-')}(?![\w-])", str(error))
-    ]
-    return ConfigError(f"{error} ({'; '.join(notes)})") if notes else error
+def _note(value: OwnValue) -> str:
+    flag, option = "--" + value.name.replace("_", "-"), value.option
+    if option.typed.startswith("-") and value.typed_name != value.name:
+        return f"{option.typed} is an alias of {flag}" + (f", in {option.place}" if option.place else "")
+    return f"{flag} is set by {option.place}" if option.place else ""
+
+
+def _explained(error: ConfigError, notes: Mapping[str, str]) -> ConfigError:
+    said = [note for name, note in notes.items() if _names(error, name)]
+    return ConfigError(f"{error} ({'; '.join(said)})") if said else error
+
+
+def _names(error: ConfigError, name: str) -> bool:
+    return re.search(rf"--{name.replace('_', '-')}(?![\w-])", str(error)) is not None
 
 
 def _without_alias(args: ServerArgs) -> ServerArgs:

@@ -104,19 +104,15 @@ def read_command(
     is_named = names_model(argv)
     variables = read_peer_environment(environment)
     defaults = () if is_named else _default_model_options()
-    command = parse_server_args(argv, (*defaults, *variables.options))
+    command = parse_server_args(argv, (*defaults, *variables.options), variables.errors)
     args = _settle(command.args, environment)
+    command.check(args)
     try:
-        args.engine_config()
+        _check_files(args, command.asks_pictures)
+        if check is not None:
+            check(args)
     except ConfigError as error:
-        raise command.with_other_names(error) from None
-    for path, flag in ((args.source.model_path, "--model-path"), (args.source.tokenizer_path, "--tokenizer-path")):
-        if path is not None and not Path(path).expanduser().is_file():  # readers of files say what is wrong with one
-            local_path(path, flag)
-    if command.asks_pictures:
-        check_text_only(Path(args.source.model_path).expanduser(), command.asks_pictures)
-    if check is not None:
-        check(args)
+        raise command.explained(error) from None
     if not is_named:
         print(
             f"No --model-path given: serving the embedded default model ({default_model_path()}), which needs no "
@@ -130,6 +126,19 @@ def read_command(
     for warning in (*variables.warnings, *command.warnings):
         logger.warning(warning)
     return args
+
+
+def _check_files(args: ServerArgs, asks_pictures: str) -> None:
+    """Check that the model's files are there.
+
+    Raises:
+        ConfigError: they are not, or they are of a model with pictures, and the flag `asks_pictures` asks for them.
+    """
+    for path, flag in ((args.source.model_path, "--model-path"), (args.source.tokenizer_path, "--tokenizer-path")):
+        if path is not None and not Path(path).expanduser().is_file():  # readers of files say what is wrong with one
+            local_path(path, flag)
+    if asks_pictures:
+        check_text_only(Path(args.source.model_path).expanduser(), asks_pictures)
 
 
 def report_error(error: PalladioError) -> int:

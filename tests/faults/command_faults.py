@@ -210,15 +210,15 @@ COMMAND_FAULTS = (
     Fault(
         "data-parallel ranks of SGLang-JAX become copies of the weights",
         "palladio/commands/migrate.py",
-        "dp_size.value > 1:",
-        "dp_size.value > 99:",
+        "dp_size.value > 1 and",
+        "dp_size.value > 99 and",
         (_TESTS + "test_migrate.py",),
     ),
     Fault(
         "a flag of pictures is accepted for a model that reads them",
         "palladio/server/launch.py",
-        "    if command.asks_pictures:\n",
-        "    if not command.asks_pictures:\n",
+        "    if asks_pictures:\n",
+        "    if not asks_pictures:\n",
         ("tests/palladio/server/test_read_command.py",),
     ),
     Fault(

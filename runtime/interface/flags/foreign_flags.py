@@ -34,6 +34,7 @@ class ForeignFlag:
             anyway.
         otherwise: of what sets: why another value than those is refused; "": such a value is a mistake.
         replaces: of what sets: values of the same flag of ours that may stand beside it.
+        leaves_open: of what sets: values that contradict no other flag.
         computed: of what sets: what has to be computed from other flags.
         passes: zeros: an object of zeros asks for nothing.
         note: of an alias or of what sets: how the two differ, said once at the start.
@@ -48,6 +49,7 @@ class ForeignFlag:
     values: Mapping[str, str] | None = None
     otherwise: str = ""
     replaces: tuple[str, ...] = ()
+    leaves_open: tuple[str, ...] = ()
     computed: Literal["", "expert_parallel"] = ""
     passes: Literal["", "zeros"] = ""
     note: str = ""
@@ -241,7 +243,7 @@ def load_foreign_flags(peers: Peers | None = None) -> list[ForeignFlag]:
 def _rows(entry: Mapping[str, Any], peers: Peers) -> list[ForeignFlag]:
     given = {key: value for key, value in entry.items() if key != "names"}
     given["of"] = tuple(entry["of"])
-    given["replaces"] = tuple(entry.get("replaces", ()))
+    given |= {key: tuple(entry.get(key, ())) for key in ("replaces", "leaves_open")}
     if "values" in entry:
         given["values"] = MappingProxyType(entry["values"])
     return [ForeignFlag(name=name, peers=peers, **given) for name in entry["names"]]

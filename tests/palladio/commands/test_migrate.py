@@ -83,6 +83,42 @@ def test_what_a_file_says_stays_in_the_file(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ("--tool-call-parser beam", "--tool-call-parser"),
+        ('--speculative-config \'{"method":"eagle3"}\'', "draft models"),
+        ("--quantization bitsandbytes", "--quantization"),
+        ("--port 99999", "--port"),
+        ("--max-num-seqs 0", "--max-num-seqs"),
+        ("--hf-overrides '{'", "--hf-overrides"),
+    ],
+)
+def test_what_serve_refuses_is_missing(flags: str, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = run(f"vllm serve m --enable-lora {flags}", capsys)
+    missing = [line for line in lines if line.startswith("# not here: ")]
+    assert code == 1
+    assert [part in line for part, line in zip(("LoRA", word), missing, strict=True)] == [True, True], lines
+    assert run(f"vllm serve m {flags}", capsys)[0] == 1
+
+
+def test_a_variable_that_serve_refuses_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = run("VLLM_LOGGING_LEVEL=loud vllm serve m", capsys)
+    assert code == 1
+    assert "variable VLLM_LOGGING_LEVEL" in lines[-1]
+
+
+def test_a_command_without_a_model_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    code, (line, *reasons) = run("python -m sglang.launch_server --tp 2", capsys)
+    assert (code, line) == (0, "palladio serve --tp-size 2")
+    assert any("model" in reason for reason in reasons)
+
+
+def test_attention_shared_by_ranks_is_written_once(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "python -m sgl_jax.launch_server --model-path m --tp-size 4 --dp-size 2 --enable-dp-attention"
+    assert run(text, capsys)[1][0] == "palladio serve m --tp-size 4 --dp-size 2 --enable-dp-attention"
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "ls -l",

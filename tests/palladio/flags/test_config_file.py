@@ -1,11 +1,13 @@
 """--config FILE: YAML as both peers write it, beside the command line; what is wrong names its line."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from palladio.flags.server_args import names_model, parse_server_args
-from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.interface.errors import ConfigError, FlagErrors
+from palladio.server.launch import read_command
 
 
 @pytest.fixture
@@ -41,6 +43,17 @@ def test_a_file_of_vllm(config) -> None:
     assert flags["random_seed"] is None
 
 
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [(".7", 0.7), ("1.", 1.0), ("1_0", 10), ("0x10", 16), ("+3", 3), ("-2", -2), ("1.5e+3", 1500.0), ("'1'", "1")],
+)
+def test_numbers_within_an_object_are_yaml_s(config, written: str, number: object) -> None:
+    path = config(f"model: m\nhf-overrides: {{x: {written}, y: [{written}]}}\n")
+    found = json.loads(parse_server_args(["--config", path]).args.source.json_model_override_args)
+    assert found == {"x": number, "y": [number]}
+    assert type(found["x"]) is type(number)
+
+
 def test_the_command_line_wins_whatever_the_names(config) -> None:
     path = config("model: org/m\ntensor-parallel-size: 2\nserved-model-name: a\ndeterministic: true\n")
     words = ["org/other", "--tp", "4", "--no-deterministic"]
@@ -63,6 +76,9 @@ def test_the_command_line_wins_whatever_the_names(config) -> None:
         ("model: [\n", 2, "expected the node content"),
         ("model: m\n? [a, b]\n: 1\n", 2, "a key must be a word"),
         ("base: &b {x: 1}\nmodel: m\nhf-overrides:\n  <<: *b\n", 4, "a key must be a word"),
+        ("model: m\nhf-overrides:\n  x: .inf\n", 3, "'.inf' is not a number"),
+        ("model: m\nhf-overrides:\n  x: !!int ab\n", 3, "'ab' is not a number"),
+        ("model: m\nhf-overrides:\n  x: !!int ''\n", 3, "'' is not a number"),
         ("model: m\nx: &a [*a]\n", 2, "an alias leads into itself"),
     ],
 )
@@ -72,6 +88,16 @@ def test_what_is_wrong_names_its_line(config, text: str, line: int, words: str) 
         parse_server_args(["--config", path])
     assert f"--config {path}, line {line}: " in str(error.value)
     assert words in str(error.value)
+
+
+def test_a_value_out_of_range_names_its_line_too(config) -> None:
+    path = config("model: m\nport: 99999\nmax-num-seqs: 0\n")
+    with pytest.raises(FlagErrors) as error:
+        read_command(["--config", path], {})
+    port, running = error.value.sentences
+    assert f"{path}, line 2" in port
+    assert f"{path}, line 3" in running
+    assert "--max-num-seqs" in running
 
 
 def test_two_names_of_one_flag_in_a_file(config) -> None:
@@ -119,3 +145,35 @@ def test_no_python_is_made_of_a_tag(config, tmp_path: Path) -> None:
     path = config(f"model: m\nserved-model-name: !!python/object/apply:os.mkdir ['{mark}']\n")
     parse_server_args(["--config", path])
     assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "flags"),
+    [
+        ("enable-prefix-caching: false", "--enable-prefix-caching", {}),
+        ("disable-radix-cache: true", "--enable-prefix-caching", {}),
+        ("max-model-len: 64", "--max-model-len auto", {}),
+        ("context-length: 64", "--max-model-len -1", {}),
+        ("max-model-len: auto", "--context-length 64", {"context_length": 64}),
+        ("task: embed", "--task generate", {}),
+        ("task: embed", "--runner generate", {}),
+        ("runner: pooling", "--runner auto", {}),
+        ("runner: pooling", "--convert none", {"is_embedding": True}),
+        ("runner: generate", "--is-embedding", {"is_embedding": True}),
+        ("attn-dp-size: 2", "--attn-dp-size 1", {}),
+        ("attention-data-parallel-size: 2", "--attn-dp-size 1", {}),
+        ("enable-priority-scheduling: true", "--no-enable-priority-scheduling", {}),
+        ("schedule-policy: lpm", "--no-enable-priority-scheduling", {"schedule_policy": "lpm"}),
+        ("enable-log-requests: true", "--no-enable-log-requests", {}),
+        ("log-requests: true", "--no-enable-log-requests", {}),
+        ("async-scheduling: false", "--async-scheduling", {}),
+        ("attention-backend: xla", "--attention-backend fa3", {}),
+        ("enable-lora: true", "--no-enable-lora", {}),
+        ("enable-expert-parallel: true", "--tp 4 --ep-size 2", {"tp_size": 4, "ep_size": 2}),
+        ("ep-size: 2", "--tp 4 --enable-expert-parallel", {"tp_size": 4, "ep_size": 4}),
+    ],
+)
+def test_the_command_line_wins_where_its_value_stands_for_the_default(config, text: str, words: str, flags) -> None:
+    usual = parse_server_args(["m"]).args.flags()
+    found = parse_server_args(["m", "--config", config(text + "\n"), *words.split()]).args.flags()
+    assert {name: value for name, value in found.items() if value != usual[name]} == flags

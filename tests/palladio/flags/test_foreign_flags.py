@@ -140,7 +140,7 @@ def test_a_wrong_value_tells_whose_other_name_it_is() -> None:
     command = parse("--gpu-memory-utilization", "1.5")
     with pytest.raises(ConfigError) as error:
         command.args.engine_config()
-    assert "--gpu-memory-utilization is an alias of --mem-fraction-static" in str(command.with_other_names(error.value))
+    assert "--gpu-memory-utilization is an alias of --mem-fraction-static" in str(command.explained(error.value))
     with pytest.raises(ConfigError, match="--override-generation-config is an alias of --preferred-sampling-params"):
         parse("--override-generation-config", '{"no_such_thing": 1}')
 

@@ -6,6 +6,7 @@ import pytest
 
 from palladio.flags.server_args import parse_server_args
 from palladio.runtime.interface.errors import ConfigError, FlagErrors
+from palladio.server.launch import read_command
 
 
 def parse(words: str):
@@ -135,6 +136,43 @@ def test_two_names_of_one_flag_with_different_values_are_an_error_that_names_bot
         assert name in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("--max-model-len auto", "--context-length 64"),
+        ("--task generate", "--runner pooling"),
+        ("--task embed", "--runner generate"),
+        ("--runner generate", "--is-embedding"),
+        ("--attn-dp-size 1", "--dp-size 2"),
+        ("--enable-prefix-caching", "--disable-radix-cache"),
+    ],
+)
+def test_a_value_that_stands_for_the_default_contradicts_another_name_too(names: tuple) -> None:
+    for order in (names, names[::-1]):
+        with pytest.raises(ConfigError) as error:
+            parse(" ".join(order))
+        assert all(name in str(error.value) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        ("--max-model-len 64 --max-model-len auto", {}),
+        ("--max-model-len auto --max-model-len 64", {"context_length": 64}),
+        ("--enable-lora --no-enable-lora", {}),
+        ("--no-enable-prefix-caching --enable-prefix-caching", {}),
+        ("--runner auto --convert none --is-embedding", {"is_embedding": True}),
+    ],
+)
+def test_the_last_of_two_spellings_wins_also_where_it_stands_for_the_default(words: str, flags: dict) -> None:
+    assert changed(words) == flags
+
+
+def test_a_typing_mistake_stays_one_under_a_later_value() -> None:
+    with pytest.raises(ConfigError, match="--tp takes an integer, got 'many'"):
+        parse("--tp many --tp 4")
+
+
 def test_two_names_of_one_flag_with_the_same_value_are_none() -> None:
     assert changed("--tp 2 --tensor-parallel-size 2 --tp-size=2") == {"tp_size": 2}
     assert changed("--tp 2 --tp 4") == {"tp_size": 4}
@@ -160,6 +198,24 @@ def test_every_missing_feature_has_one_sentence() -> None:
         strict=True,
     ):
         assert all(word in sentence for word in words), sentence
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ('--enable-lora --speculative-config {"method":"eagle3","model":"x"}', ("LoRA", "draft models")),
+        ("--enable-lora --quantization bitsandbytes", ("LoRA", "--quantization bitsandbytes")),
+        ("--enable-lora --tool-call-parser beam", ("LoRA", "--tool-call-parser beam")),
+        ("--tool-call-parser beam --port 99999", ("--tool-call-parser beam", "--port")),
+        ("--quantization bitsandbytes --page-size 0", ("--page-size", "--quantization bitsandbytes")),
+        ("--tp many --ep-size 4 --enable-lora", ("--tp takes an integer", "LoRA")),
+    ],
+)
+def test_what_a_config_refuses_is_told_with_what_a_flag_refuses(words: str, parts: tuple) -> None:
+    with pytest.raises(FlagErrors) as error:
+        read_command(["m", *words.split()], {})
+    assert len(error.value.sentences) == len(parts)
+    assert all(part in str(error.value) for part in parts)
 
 
 @pytest.mark.parametrize(
@@ -194,3 +250,22 @@ def test_a_flag_of_pictures_is_remembered_for_the_check_of_the_model() -> None:
 def test_dotted_flags_become_one_object() -> None:
     given = changed("--override-generation-config.temperature 0.5 --override-generation-config.top_k 3")
     assert json.loads(given["preferred_sampling_params"]) == {"temperature": 0.5, "top_k": 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (
+            "--generation-config auto --sampling-defaults openai",
+            "--generation-config auto and --sampling",
+        ),
+        ("--max-model-len 8k --context-length 64", "--max-model-len 8k and --context-length 64"),
+        (
+            "--enable-priority-scheduling --schedule-policy lpm",
+            "--enable-priority-scheduling and --schedule-policy lpm",
+        ),
+    ],
+)
+def test_an_error_shows_the_values_that_were_typed(words: str, shown: str) -> None:
+    with pytest.raises(ConfigError, match=shown):
+        parse(words)

@@ -9,6 +9,7 @@ import pytest
 from palladio.flags.peer_environment import PeerVariables, load_peer_variables, read_peer_environment
 from palladio.flags.server_args import own_flags, parse_server_args
 from palladio.runtime.interface.errors import ConfigError, FlagErrors
+from palladio.server.launch import read_command
 
 ROOT = Path(__file__).resolve().parents[3]
 PEERS = sorted((ROOT / "runtime/interface/flags/peers").glob("*.json"))
@@ -91,11 +92,16 @@ def test_each_is_said_once_and_no_value_is_shown() -> None:
 
 
 def test_what_is_not_here_is_one_sentence_for_each_feature() -> None:
+    environment = {"VLLM_USE_MODELSCOPE": "1", "SGLANG_USE_MODELSCOPE": "true", "VLLM_PLUGINS": "a"}
     with pytest.raises(FlagErrors) as error:
-        read_peer_environment({"VLLM_USE_MODELSCOPE": "1", "SGLANG_USE_MODELSCOPE": "true", "VLLM_PLUGINS": "a"})
+        read_command(["m"], environment)
     assert len(error.value.sentences) == 2
     with pytest.raises(ConfigError, match=r"^variable PREFILL_SLICES: prefill/decode disaggregation"):
-        read_peer_environment({"PREFILL_SLICES": "2x2"})
+        read_command(["m"], {"PREFILL_SLICES": "2x2"})
+    with pytest.raises(FlagErrors) as error:
+        read_command(["m", "--enable-lora", "--tool-call-parser", "beam"], environment)
+    assert [word in str(error.value) for word in ("VLLM_PLUGINS", "--enable-lora", "Beam")] == [True] * 3
+    assert len(error.value.sentences) == 4
 
 
 def test_a_key_that_begins_with_a_dash_is_no_flag() -> None:
@@ -106,5 +112,5 @@ def test_a_key_that_begins_with_a_dash_is_no_flag() -> None:
 
 def test_a_wrong_value_names_the_variable() -> None:
     variables = read_peer_environment({"VLLM_LOGGING_LEVEL": "loud"})
-    with pytest.raises(ConfigError, match="--log-level must be one of"):
+    with pytest.raises(ConfigError, match=r"--log-level must be one of.*variable VLLM_LOGGING_LEVEL"):
         parse_server_args(["m"], variables.options)

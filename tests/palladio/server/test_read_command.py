@@ -8,6 +8,7 @@ import pytest
 
 from palladio.flags.server_args import ServerArgs
 from palladio.runtime.interface.errors import ConfigError
+from palladio.runtime.text.hub.servable_config import glance_at
 from palladio.server.launch import read_command
 
 NO_PICTURES = ["--limit-mm-per-prompt", '{"image": 0, "video": {"count": 0}}']
@@ -66,3 +67,12 @@ def test_flags_and_variables_of_other_servers_are_one_line_each_in_the_log(
 def test_an_error_that_comes_after_the_flags_are_read_names_the_flag_as_typed() -> None:
     with pytest.raises(ConfigError, match="--max-model-len"):
         read_command(["/none", "--max-model-len", "0"], {}, reach)
+
+
+@pytest.mark.parametrize("folder", [{}], indirect=True)
+def test_an_error_that_comes_with_the_model_names_the_flag_as_typed(folder: str) -> None:
+    def check(args: ServerArgs) -> None:
+        glance_at(Path(args.source.model_path), args.source.json_model_override_args)
+
+    with pytest.raises(ConfigError, match=r"--json-model-override-args.*--hf-overrides"):
+        read_command([folder, "--hf-overrides", "{"], {}, check)
