@@ -9,7 +9,7 @@ from palladio.http.wire.protocol_completions import PromptField
 from palladio.http.wire.protocol_generate import NativeFields
 from palladio.http.wire.protocol_scores import ClassFields
 
-EmbeddingType = Literal["float", "base64", "ubinary", "binary", "sparse", "tokens"]
+EmbeddingType = Literal["float", "base64", "binary", "ubinary", "sparse", "tokens"]
 EmbeddingTypes = Annotated[list[EmbeddingType], Field(min_length=1, max_length=16, fail_fast=True)]
 
 
