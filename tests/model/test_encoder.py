@@ -13,6 +13,7 @@ from palladio.model.config.config import ModelConfig
 from palladio.model.config.encoders import ENCODERS, is_encoder
 from palladio.model.layers.segment_attention import buckets
 from palladio.model.spec.encoder_spec import DistanceBias
+from palladio.model.spec.layer_spec import DenseSpec
 from palladio.pallas_kernels.choice import Kernels
 from tests.many_devices import call_with_devices
 from tests.model.encoder_driver import encode, load, relative_error
@@ -213,6 +214,7 @@ def test_published_nomic_names():
     assert (found.hidden_size, found.num_layers, found.intermediate_size) == (48, 2, 80)
     assert layer.attention.rope is not None
     assert layer.attention.rope.theta == 1000
+    assert isinstance(layer.mlp, DenseSpec)
     assert (layer.mlp.activation, layer.mlp.is_gated) == ("silu", True)
 
 
