@@ -218,7 +218,7 @@ def compile_segments(layer: SegmentLayer, chip: str, schedules: Path) -> dict[st
     def step(qkv: Any, ends: Any) -> Any:
         q, k, v = (qkv[:, part] for part in range(3))
         segments = Segments.of_ends(ends, T)
-        options = {"window": layer.window, "backend": "tpu", "target": target}
+        options: dict[str, Any] = {"window": layer.window, "backend": "tpu", "target": target}
         return segment_attention(q, k, v, segments, scale=H**-0.5, **options).reshape(T, N * H)
 
     args = (
@@ -291,7 +291,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="add to the --json file; what it has is not compiled again")
     args = parser.parse_args(argv)
     chips = args.chips or (SMOKE_CHIPS if args.smoke else tuple(CHIPS))
-    layers = [layer for layer in (SMOKE if args.smoke else (*LAYERS, *SEGMENT_LAYERS)) if args.only in str(layer)]
+    all_layers: tuple[Layer | SegmentLayer, ...] = SMOKE if args.smoke else (*LAYERS, *SEGMENT_LAYERS)
+    layers = [layer for layer in all_layers if args.only in str(layer)]
     kept = json.loads(args.json.read_text(encoding="utf-8"))["rows"] if args.keep and args.json.exists() else []
     kept = [row for row in kept if not row["wrong"]]
     rows = [row for row in kept if row["chip"] not in chips or row["layer"] not in map(str, layers)]
