@@ -192,19 +192,29 @@ def compile_layer(layer: Layer, chip: str, schedules: Path) -> dict[str, Any]:
     wrong = [f"copies the cache {copies} times"] if copies else []
     if program.alias_bytes != cache_bytes:
         wrong.append(f"updates {program.alias_bytes:,} bytes in place, the cache has {cache_bytes:,}")
-    spills = spill_slots(schedules, *KERNELS)
     if decode and not wrong:
         row["row_bundles"] = row_bundles(schedules, K)
+    return row | _figures(program, schedules, KERNELS, wrong)
+
+
+def _figures(
+    program: aot_targets.Compiled, schedules: Path, kernels: Sequence[str], wrong: Sequence[str]
+) -> dict[str, Any]:
+    """Return what a program took, and empty the folder of its schedules.
+
+    Args:
+        kernels: names of the kernels that have schedules.
+        wrong: what is wrong with it so far.
+    """
+    spills = spill_slots(schedules, *kernels)
     for file in schedules.iterdir():
         file.unlink()
-    if not spills:
-        wrong.append("the compiler wrote no schedule of a kernel")
-    return row | {
+    return {
         "compile_seconds": program.compile_seconds,
         "compile_cpu_seconds": program.compile_cpu_seconds,
         "temp_bytes": program.temp_bytes,
         "spills": spills,
-        "wrong": wrong,
+        "wrong": [*wrong, *([] if spills else ["the compiler wrote no schedule of a kernel"])],
     }
 
 
@@ -231,18 +241,7 @@ def compile_segments(layer: SegmentLayer, chip: str, schedules: Path) -> dict[st
     except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, TypeError) as refusal:
         return row | {"wrong": [f"refused: {type(refusal).__name__}: {str(refusal).strip()[:400]}"]}
     wrong = [f"an array of {T} × {T}"] if f"[{T},{T}]" in program.hlo or f",{T},{T}]" in program.hlo else []
-    spills = spill_slots(schedules, "segment_attention")
-    for file in schedules.iterdir():
-        file.unlink()
-    if not spills:
-        wrong.append("the compiler wrote no schedule of a kernel")
-    return row | {
-        "compile_seconds": program.compile_seconds,
-        "compile_cpu_seconds": program.compile_cpu_seconds,
-        "temp_bytes": program.temp_bytes,
-        "spills": spills,
-        "wrong": wrong,
-    }
+    return row | _figures(program, schedules, ["segment_attention"], wrong)
 
 
 def row_bundles(schedules: Path, num_heads: int) -> float:

@@ -2,7 +2,8 @@
 
 import datetime
 import hashlib
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
@@ -27,6 +28,9 @@ from palladio.http.wire.fields import WarningList, Warnings
 
 VERSION = "0.12.6"  # of Ollama, whose API this is: clients look whether it is new enough
 LATEST = ":latest"  # the tag that names without one have
+
+
+Texts = TypeVar("Texts", OllamaEmbedRequest, OllamaEmbeddingsRequest)
 
 
 def ollama_router(context: Context) -> APIRouter:
@@ -58,7 +62,8 @@ def ollama_router(context: Context) -> APIRouter:
         translated = OllamaChat(body, model, warnings, ids)
         return await _answer(context, Call.of(request, before), body, translated, warnings.found)
 
-    _add_embeddings(router, context)
+    _add_embeddings(router, context, "/api/embed", OllamaEmbedRequest, embed)
+    _add_embeddings(router, context, "/api/embeddings", OllamaEmbeddingsRequest, embed_one)
     _add_models(router, context)
     return router
 
@@ -99,23 +104,21 @@ def served_name(context: Context, asked: str) -> str:
     return context.names.answering(next(short, name))
 
 
-def _add_embeddings(router: APIRouter, context: Context) -> None:
-    many_reader = JsonBody(OllamaEmbedRequest, context.note_warning, of_any_type=True)
-    one_reader = JsonBody(OllamaEmbeddingsRequest, context.note_warning, of_any_type=True)
+def _add_embeddings(
+    router: APIRouter,
+    context: Context,
+    path: str,
+    kind: type[Texts],
+    answer: Callable[[Context, Call, Texts], Awaitable[Response]],
+) -> None:
+    reader = JsonBody(kind, context.note_warning, of_any_type=True)
 
-    @router.post("/api/embed", openapi_extra=describe_body(OllamaEmbedRequest), response_model=None)
-    async def embed_texts(request: Request) -> Response:
-        body, before = await many_reader.read(request)
+    @router.post(path, openapi_extra=describe_body(kind), response_model=None)
+    async def embeddings(request: Request) -> Response:
+        body, before = await reader.read(request)
         context.require_ready()
         served_name(context, body.model)
-        return await embed(context, Call.of(request, before), body)
-
-    @router.post("/api/embeddings", openapi_extra=describe_body(OllamaEmbeddingsRequest), response_model=None)
-    async def embed_text(request: Request) -> Response:
-        body, before = await one_reader.read(request)
-        context.require_ready()
-        served_name(context, body.model)
-        return await embed_one(context, Call.of(request, before), body)
+        return await answer(context, Call.of(request, before), body)
 
 
 def _add_models(router: APIRouter, context: Context) -> None:
