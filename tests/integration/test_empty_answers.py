@@ -189,7 +189,6 @@ def test_a_grammar_follows(served: Served) -> None:
         assert (thought, json.loads(content), finish, closed) == (THOUGHT, {"a": 1}, "stop", "eos")
 
 
-@pytest.mark.slow  # tests/http/generation has streams
 def test_samples_are_the_same_in_a_stream(served: Served) -> None:
     """Each sample is closed or not by itself; the usage counts those that were."""
     closed = []

@@ -79,7 +79,7 @@ def crowd(server: Server) -> list[dict[str, Any]]:
     return waiting
 
 
-@pytest.mark.slow  # tests/http/observability has explain
+@pytest.mark.slow  # tests/http/routes/test_explain.py has each field
 def test_explain_while_it_waits_and_afterwards(server: Server) -> None:
     # On a busy machine they may have ended before the first question: then they come again.
     waiting = next(found for _ in range(10) if (found := crowd(server)))

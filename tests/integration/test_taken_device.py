@@ -72,7 +72,6 @@ def error_line(output: str) -> str:
     return line
 
 
-@pytest.mark.slow  # tests/runtime/devices has the wait
 def test_a_device_that_stays_taken_ends_the_start_with_its_own_exit_code(chip: FakeChip, checkpoint: Path) -> None:
     words = shlex.split(launch_command(checkpoint, f"{LIMITS} --device-wait 1.5 --port 0"))
     with chip.used():

@@ -181,7 +181,7 @@ def logits_in_parts(path: str, sizes: list[tuple[int, int]]) -> list[list[list[f
     return found
 
 
-@pytest.mark.slow  # test_devices_that_cut_groups_in_two has such parts
+@pytest.mark.slow  # test_dp_attention.py has experts over devices
 @pytest.mark.parametrize("case", ["mxfp4", "float8 in blocks"])
 def test_experts_over_devices(case: str, tmp_path: Path) -> None:
     """Two parts of two devices: each has 16 of an expert's 32 columns, half of a group."""

@@ -88,7 +88,6 @@ def logits_and_kinds(path: str, sizes: list[int]) -> list[tuple[list[list[float]
     return found
 
 
-@pytest.mark.slow  # test_formats.py has devices that cut blocks
 def test_devices(source: Path) -> None:
     """Of 192 columns, 4 devices have three groups each; 8 would cut some, so there that projection keeps W8A16."""
     (one, kinds), (four, same), (_, mixed) = call_with_devices(__name__, "logits_and_kinds", str(source), [1, 4, 8])

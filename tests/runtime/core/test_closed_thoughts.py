@@ -101,7 +101,6 @@ def test_together(
 
 
 @pytest.mark.parametrize("several", ["drafting", pytest.param("three_steps", marks=pytest.mark.slow)], indirect=True)
-@pytest.mark.slow  # test_engine_scheduling has several tokens a step
 def test_several_tokens_a_step(
     several: TinyEngine, alone: dict[str, list[int]], closing: ThoughtClosing, marks: tuple[int, int]
 ) -> None:

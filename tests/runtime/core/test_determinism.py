@@ -253,7 +253,6 @@ def test_bits_after_retraction(exact: TinyEngine, exactly_alone: dict[int, Outco
         assert collector.outcome(str(length)) == expected
 
 
-@pytest.mark.slow  # test_bits_alone_and_in_batches has sampled ones
 def test_bits_of_sampled_requests(exact: TinyEngine) -> None:
     """Not promised, but so it is: the noise is a function of seed and position, and all else is one program."""
     plain = exact.core(disable_radix_cache=True, max_running_requests=1)

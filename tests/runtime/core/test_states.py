@@ -41,7 +41,6 @@ FLAGS: dict[str, Any] = {
 SNAPSHOTS = {"state_snapshot_interval": 8, "state_snapshot_bytes": 2**20}
 
 
-@pytest.mark.slow  # test_states_beside_pages has the slots
 def test_slots_change_hands_while_steps_are_void(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Requests end by a stop token that the host reads a step late, and by an abort, while others go on beside them;
     the next ones get their slots. Tokens are those of transformers."""

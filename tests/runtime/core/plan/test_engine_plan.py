@@ -138,7 +138,6 @@ def test_one_shape_is_measured_too(tiny_dir, small_device):
     assert design.plan.report.workspace > 0
 
 
-@pytest.mark.slow  # tests/runtime/planning has the record
 def test_what_was_measured_once_is_known_afterwards(tiny_dir, small_device, tmp_path, caplog):
     flags = {"compilation_cache_dir": str(tmp_path)}
     first = EnginePlan.of(config(tiny_dir, **flags)).plan

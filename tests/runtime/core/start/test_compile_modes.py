@@ -205,7 +205,6 @@ def test_program_keys_are_declared_once(full):
     ],
     ids=["greedy", "random", "log-probabilities", "penalty"],
 )
-@pytest.mark.slow  # tests/runtime/core/test_joined_passes.py has such programs
 def test_one_program_computes_a_small_decode_step_and_samples(tiny, params, names, monkeypatch):
     def generate(**flags: int) -> tuple[set[str], dict[str, list[int]]]:
         core = tiny.core(**flags)
@@ -233,7 +232,6 @@ def test_a_prefill_step_narrower_than_the_first_sample_bucket(build):
     assert tokens == mixed_requests(build(**flags).core()).run().tokens
 
 
-@pytest.mark.slow  # tests/runtime/execution/compiled has programs that fail
 def test_a_program_that_cannot_be_built_behind_the_engine_leaves_the_others(build, held, caplog):
     engine = build(compile="background", **MANY)
     built, refused = held["programs"], ProgramKey("forward", 16)

@@ -12,7 +12,6 @@ from palladio.runtime.execution.sampling.sampler_state import SamplerState
 from tests.runtime.execution.sampling.sampler_oracle import V, jit_sample, make_batch, random_logits, state_with
 
 
-@pytest.mark.slow  # test_sampler.py has the bias
 def test_logit_bias_of_100_forces_and_bans():
     logits = random_logits(2, scale=1.0)
     best = int(logits[1].argmax())
